@@ -251,6 +251,7 @@ def test_a_plan_that_is_stopped_concludes_nothing(
     at: int, number: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job may ignore them
     numbers: list[int] = []
 
     def attempt(setup: object, count: int, *_: object) -> Tried:
@@ -261,12 +262,15 @@ def test_a_plan_that_is_stopped_concludes_nothing(
         return Tried(count, {}, (), (StageLoad("thinker", 0.1, 0.0, 0.0, 0.0),), {}, "rows")
 
     monkeypatch.setattr("antiphon.sim.plan.run_with", attempt)
-    status, shown, _ = run("plan", "--first", "4")
+    try:
+        status, shown, _ = run("plan", "--first", "4")
+        numbers.clear()
+        result = json.loads(run("plan", "--first", "4", "--json")[1])
+    finally:
+        signal.signal(signal.SIGINT, interrupts)
     assert status == 130
     assert f"Stopped before the search was over: {says}" in shown
     assert "raise --most" not in shown
-    numbers.clear()
-    result = json.loads(run("plan", "--first", "4", "--json")[1])
     assert result["is_complete"] is False
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -536,12 +536,21 @@ GUESSES: dict[str, tuple[Callable[[tuple[int, ...]], tuple[int, ...]], int]] = {
 behind the prompt."""
 
 
+def expect(monkeypatch: pytest.MonkeyPatch, draft_of: Callable[[str], tuple[int, ...]]) -> None:
+    """What a session's transcript is expected to be, whatever was written before."""
+
+    def hear(self: Transcripts, running: Any, *_: object) -> None:
+        running.draft = draft_of(running.session)
+
+    monkeypatch.setattr(Transcripts, "_hear", hear)
+
+
 def transcripts_expected(
     omni: Omni, sessions: dict[str, tuple[Item, tuple[int, ...]]], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[int, tuple[int, ...]], int]:
     """The transcripts of these sessions' questions, asked at once, each expected to be as given; and how many
     steps of the decoder they took."""
-    monkeypatch.setattr(Transcripts, "_draft", lambda self, session, options: sessions[session][1])
+    expect(monkeypatch, lambda session: sessions[session][1])
     executor: Any = omni.engine.executors["transcriber"]
     model, steps = executor.runner._model, []
     forward = model.forward
@@ -598,7 +607,7 @@ def test_a_transcript_that_is_not_the_likeliest_has_no_draft_computed(
     """What is drawn by chance would be drawn by chance behind the draft as well."""
     said_again = {}
     for draft in ((), transcript_of(QUESTIONS[0], oracle, tail)):
-        monkeypatch.setattr(Transcripts, "_draft", lambda self, session, options, draft=draft: draft)
+        expect(monkeypatch, lambda session, draft=draft: draft)
         orders = Orders()
         talk = Talk(omni.engine, orders)
         talk.open("s", said(taken(SPOKEN[0], TranscriptOptions(temperature=1.0, seed=5))))

@@ -157,8 +157,15 @@ async def test_a_stopped_stage_holds_memory_down_and_goes_on(engine: EngineProce
     assert {end_of(outputs).status for outputs in heard} == {"incomplete"}
 
 
-@pytest.mark.parametrize("victim", ["server", "engine"])
-@pytest.mark.parametrize("when", ["loading thinker", "ready"])
+@pytest.mark.parametrize(
+    ("when", "victim"),
+    [
+        ("loading thinker", "server"),
+        ("ready", "engine"),
+        pytest.param("loading thinker", "engine", marks=pytest.mark.slow),
+        pytest.param("ready", "server", marks=pytest.mark.slow),
+    ],
+)
 async def test_orphans_end(tiny_checkpoint: Path, victim: str, when: str) -> None:
     """Whoever is killed above them, no process is left."""
     with serving(tiny_checkpoint, when, "apart") as (server, pid):

@@ -40,21 +40,20 @@ async def test_a_body_that_stops_coming_is_not_waited_for() -> None:
 
 
 async def test_a_client_whose_body_stops_is_told_408() -> None:
+    async def ask(port: int, route: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /v1/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{"
+        writer.write(head.encode())
+        answer = await reader.read()  # to the end: the connection closes, after some seconds
+        writer.close()
+        return answer
+
+    routes = "chat/completions", "completions", "audio/speech", "audio/transcriptions", "advisories"
     async with running(ServerSettings(stall_s=0.02)) as served:
-        for route in (
-            "chat/completions",
-            "completions",
-            "audio/speech",
-            "audio/transcriptions",
-            "advisories",
-        ):
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            head = f"POST /v1/{route} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{"
-            writer.write(head.encode())
-            answer = await reader.read()  # to the end: the connection closes
-            assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b'"code":"request_timeout"' in answer
-            writer.close()
+        answers = await asyncio.gather(*(ask(served.port, route) for route in routes))
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in answer
 
 
 async def test_a_long_body_is_parsed_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
