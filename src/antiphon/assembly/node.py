@@ -22,6 +22,7 @@ from antiphon.core.facts import Fact, PersonFact, PolicySuspended, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step, TurnAnswer
 from antiphon.core.snapshot import Snapshot
 from antiphon.flow.orchestrator import Orchestrator
+from antiphon.flow.reply_route import CallIds
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
@@ -73,15 +74,9 @@ class Node:
         self.stages = Stages(
             units, lambda unit: self._told(make(unit)), preset.replica_policy(), self.graph.transcriber
         )
+        call_ids = CallIds(config.call_ids, config.json_call_ids, config.blank_ids)
         self._orchestrator = Orchestrator(
-            self.graph,
-            self.stages,
-            people,
-            config.end_inputs,
-            config.call_ids,
-            config.transcript_prompt,
-            config.json_call_ids,
-            config.blank_ids,
+            self.graph, self.stages, people, config.end_inputs, call_ids, config.transcript_prompt
         )
         self._places = {unit.name: (unit.process, unit.device) for unit in units}
         self._watch: Watch | None = None

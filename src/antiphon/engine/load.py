@@ -208,9 +208,7 @@ def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Load
         rehearse(_runners(executors, opened.node), loader.progress)
     prompter = load_prompter(opened, options)
     info = model_info(opened, options, name, prompter)
-    node = msgspec.structs.replace(
-        opened.node, json_call_ids=prompter.json_call_ids, blank_ids=prompter.blank_ids
-    )
+    node = with_calls(opened.node, prompter)
     engine = Engine(executors, payloads, mover, prompter, node, info, guides=guides)
     return engine if pick_depth(options.depth, opened.device) == 0 else in_lane(engine, opened.device)
 
@@ -236,6 +234,11 @@ def load_units(opened: Opened, options: EngineOptions, process: str, progress: P
 def load_prompter(opened: Opened, options: EngineOptions) -> Prompter:
     checkpoint = opened.checkpoint
     return opened.family.load_prompter(checkpoint.path, checkpoint.config, options.max_context_tokens - 1)
+
+
+def with_calls(node: NodeConfig, prompter: Prompter) -> NodeConfig:
+    """With the tokens by which bare calls are told, as the chat template has them."""
+    return msgspec.structs.replace(node, json_call_ids=prompter.json_call_ids, blank_ids=prompter.blank_ids)
 
 
 def model_info(opened: Opened, options: EngineOptions, name: str, prompter: Prompter) -> ModelInfo:

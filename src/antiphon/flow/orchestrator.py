@@ -44,7 +44,7 @@ from antiphon.flow.advance import Advance, Prepared
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.preparation import CONTEXT_LENGTH, STAGE_LOST, Preparation
-from antiphon.flow.reply_route import ReplyRoute
+from antiphon.flow.reply_route import CallIds, ReplyRoute
 from antiphon.flow.response import ResponseState, Voice
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
@@ -68,10 +68,8 @@ class Orchestrator:
         stages: Stages,
         people: tuple[Monitor, Frontier],
         end_inputs: dict[str, int],
-        call_ids: tuple[int, ...] = (),
+        call_ids: CallIds = CallIds(),
         transcript_prompt: tuple[int, ...] = (),
-        json_call_ids: tuple[int, ...] = (),
-        blank_ids: tuple[int, ...] = (),
     ) -> None:
         monitor, frontier = people
         self._stages = stages
@@ -83,15 +81,7 @@ class Orchestrator:
         self._transcripts = Transcripts(stages, self._sessions, self._preparation, written, transcript_prompt)
         self._advance = Advance(stages, self._sessions, self._transcripts)
         self._words = Words(self._sessions, self._transcripts, self._outbox, frontier)
-        self._route = ReplyRoute(
-            graph,
-            stages,
-            end_inputs,
-            (call_ids, json_call_ids, blank_ids),
-            self._sessions,
-            self._outbox,
-            frontier,
-        )
+        self._route = ReplyRoute(graph, stages, end_inputs, call_ids, self._sessions, self._outbox, frontier)
 
     @property
     def num_sessions(self) -> int:

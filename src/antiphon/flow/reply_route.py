@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from antiphon.core.facts import NO_TOKENS, Ints
 from antiphon.core.graph import Edge, StageGraph
@@ -23,6 +24,15 @@ SPOKEN = Voice.PENDING, Voice.OPEN
 """What is written is, or will be, spoken."""
 
 
+class CallIds(NamedTuple):
+    """Tokens by which a tool call is told: those that begin one anywhere, those that do where a reply begins,
+    and the white space that may stand before these."""
+
+    anywhere: tuple[int, ...] = ()
+    at_first: tuple[int, ...] = ()
+    blank: tuple[int, ...] = ()
+
+
 class ReplyRoute:
     """Text to the client and to the talker, frames to the vocoder, sound to the client.
 
@@ -34,20 +44,19 @@ class ReplyRoute:
         graph: StageGraph,
         stages: Stages,
         end_inputs: dict[str, int],
-        call_ids: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+        call_ids: CallIds,
         sessions: Sessions,
         outbox: Outbox,
         frontier: Frontier,
     ) -> None:
-        """call_ids: tokens that begin a call anywhere, those that do where a reply begins, and the white
-        space that may stand before these. A reply that begins like a call is not spoken, even if it turns
-        out to be none."""
+        """A reply that begins like a call is not spoken, even if it turns out to be none."""
         self._frontier = frontier
         self._graph = graph
         self._stages = stages
         self._end_inputs = end_inputs
-        self._call_ids, self._first_call_ids = frozenset(call_ids[0]), frozenset(call_ids[0] + call_ids[1])
-        self._blank_ids = frozenset(call_ids[2])
+        self._call_ids = frozenset(call_ids.anywhere)
+        self._first_call_ids = self._call_ids | frozenset(call_ids.at_first)
+        self._blank_ids = frozenset(call_ids.blank)
         self._sessions = sessions
         self._outbox = outbox
 

@@ -191,7 +191,7 @@ class StepChoice:
     """Which candidates run in the next step. All columns name candidates by their index in the view.
 
     order    in the order in which they take from the budget. One that waits and is reached gets a row, if one
-             is free and its KV fits; the first that does not fit ends the admissions of this step
+             is free and its KV fits; the first that does not fit ends the admissions of this step.
              Where rows are few, waiting ones have their KV brought in this order too, if one is not ready
     counts   tokens for each of `order`; None: as many as it can take
     urgency  of each of `order`, smaller is more urgent, for the device policy; None: all alike

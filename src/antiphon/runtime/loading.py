@@ -23,6 +23,7 @@ from antiphon.engine.load import (
     load_units,
     model_info,
     open_source,
+    with_calls,
 )
 from antiphon.engine.load import load_engine as load_inline
 from antiphon.latency.finding import find_costs
@@ -78,9 +79,7 @@ def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Pro
         fleet,
         fleet,
         prompter,
-        msgspec.structs.replace(
-            opened.node, json_call_ids=prompter.json_call_ids, blank_ids=prompter.blank_ids
-        ),
+        with_calls(opened.node, prompter),
         model_info(opened, options, name, prompter),
         wakeup=fleet,
         processes=fleet,

@@ -16,6 +16,7 @@ from antiphon.core.sampling import Guide
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
 from antiphon.wire.limits import Limits, check
+from antiphon.wire.tools import names_in
 
 MAX_CHOICES = 1024
 AnySchema = dict[str, Any]
@@ -183,8 +184,7 @@ def _of_calls(tools: Sequence[str], choice: str, json_calls: bool) -> Iterator[A
 
 def _free_calls(tools: Sequence[str], json_calls: bool) -> str:
     """Of a reply that may call tools: their names are followed, and not their schemas."""
-    known = [msgspec.json.decode(tool, type=Tool).function.name for tool in tools]
-    names = " | ".join(_quoted(json.dumps(name)) for name in known)
+    names = " | ".join(_quoted(json.dumps(name)) for name in names_in(tools))
     if json_calls:
         parts = _quoted('{"name": '), _quoted(', "parameters": '), _quoted("}")
         call = "{} name {} arguments {}".format(*parts)

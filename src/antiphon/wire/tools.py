@@ -53,9 +53,9 @@ class _Schema(msgspec.Struct):
     function: _Named
 
 
-def names_in(schemas: Iterable[str]) -> frozenset[str]:
+def names_in(schemas: Iterable[str]) -> tuple[str, ...]:
     """Of tools that are given as `FunctionTool.schema` writes them."""
-    return frozenset(msgspec.json.decode(schema, type=_Schema).function.name for schema in schemas)
+    return tuple(msgspec.json.decode(schema, type=_Schema).function.name for schema in schemas)
 
 
 def read_tools(raw: list[Any], limits: Limits, at: str) -> Tools:
