@@ -221,3 +221,11 @@ def wanted(
     number: int, session: str = "s", is_pause: bool = False, options: TranscriptOptions | None = None
 ) -> WordsWanted:
     return WordsWanted(session, "q", (recording(number, options),), is_pause)
+
+
+def transcription(*numbers: int, session: str = "t", tier: str = "latency") -> ResponseRequested:
+    """Somebody asks what is said in recordings."""
+    said = Item("said", "user", tuple(recording(number) for number in numbers))
+    return ResponseRequested(
+        session, "t", "t", speech=False, remember=False, items=(said,), tier=tier, transcribe=True
+    )

@@ -22,15 +22,7 @@ from antiphon.core.plans import ArStep, CodecStep, EncodeStep
 from antiphon.policy.base import Tier
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import without_media
-from fakes.transcribing import (
-    CONFIG,
-    SAMPLES,
-    World,
-    foreseen,
-    recording,
-    wanted,
-    written,
-)
+from fakes.transcribing import CONFIG, SAMPLES, World, foreseen, recording, wanted, written
 
 
 def test_the_words_so_far_are_shown_while_a_person_speaks():
@@ -302,6 +294,20 @@ def test_a_transcript_is_expected_to_begin_as_the_one_of_less_of_its_turn():
     world.facts += [SpeechStarted("s"), wanted(5)]  # another turn
     world.run()
     assert drafts(world) == [(), written(1), (), (), ()]
+    world.check_empty()
+
+
+def test_the_words_of_a_long_turn_are_those_of_its_pieces():
+    world = World()
+    world.facts += [SessionOpened("s"), SpeechStarted("s"), wanted(1)]
+    world.run()
+    world.facts.append(WordsWanted("s", "q", (recording(1), recording(2)), True))
+    world.run()
+    world.facts.append(WordsWanted("s", "q", (recording(1), recording(2)), True))
+    world.run()
+    both = (*written(1), *written(2))
+    assert [one[2] for one in world.so_far] == [written(1), both, both]
+    assert world.encoded == [1, 2]
     world.check_empty()
 
 
