@@ -52,7 +52,10 @@ def stage(num_rows: int, size: int, **told: Any) -> StepView:
     }
     unknown = told.keys() - columns.keys() - counts.keys() - {"cost"}
     assert not unknown, unknown
-    told = {name: np.array(value) if name in columns else value for name, value in told.items()}
+    told = {
+        name: np.array(value, columns[name].dtype) if name in columns else value
+        for name, value in told.items()
+    }
     fields = {"unit": "s", "num_rows": num_rows, "cost": None, **columns, **counts, **told}
     return cast("StepView", SimpleNamespace(**fields))
 

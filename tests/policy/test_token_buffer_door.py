@@ -1,0 +1,114 @@
+"""TokenFlow's working set: how many readers come into memory, and when there are too many to keep up with."""
+
+from __future__ import annotations
+
+from math import nan
+
+from antiphon.policy.base import BEST_EFFORT, LATENCY
+from antiphon.policy.token_buffer import TokenBuffer
+from policy.readers import NOW, Kv, Takes, crowded, told
+from policy.views import stage
+
+
+def in_memory(policy: TokenBuffer, num_host: int, num_waiting: int) -> int:
+    """How many of those that wait for the first word are let in, where two rows of 8 blocks, far ahead, are
+    the device's 20 blocks but 4, and the host has so many."""
+    policy.decide_fetch(Kv(size_below=num_host, num_below=0).view, NOW)
+    size = 2 + num_waiting
+    told(
+        policy,
+        stage(
+            2,
+            size,
+            lead_s=[9.0, 9.0, *[nan] * num_waiting],
+            begun=[1, 1, *[0] * num_waiting],
+            rate=[10.0] * size,
+            held=[8, 8, *[0] * num_waiting],
+            needs=[0, 0, *[6] * num_waiting],
+            num_blocks=20,
+            num_free=4,
+        ),
+    )
+    return num_waiting - policy.events["held_at_door"]
+
+
+def test_the_working_set_is_what_device_and_host_hold_less_a_share_of_what_does_not_run() -> None:
+    """Eqs. 4 and 5: (20 + 60) / 8 = 10 requests, less a quarter of the 8 that do not run. A host that is full
+    of copies has no less room."""
+    assert in_memory(TokenBuffer(), 60, 9) == 10 - 2 - 2
+    assert in_memory(TokenBuffer(adjusts=0.0), 60, 9) == 10 - 2
+    assert in_memory(TokenBuffer(), 4, 9) == 1, "one more than runs at least"
+
+
+def test_no_more_come_into_memory_than_it_holds_however_many_rounds_there_are() -> None:
+    """Two run and two were preempted; device and host hold three, and one more than runs is three."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv(size_below=4, num_below=0).view, NOW)
+    view = stage(
+        2,
+        5,
+        lead_s=[9.0, 9.0, 5.0, 5.0, nan],
+        begun=[1, 1, 1, 1, 0],
+        rate=[10.0] * 5,
+        held=[8, 8, 0, 0, 0],
+        needs=[0, 0, 8, 8, 6],
+        num_blocks=20,
+        num_free=4,
+    )
+    for now in (10.0, 10.5, 11.0):
+        told(policy, view, now)
+    assert policy.events["held_at_door"] == 3
+
+
+def test_readers_are_taken_as_far_as_a_full_batch_keeps_up_with_them() -> None:
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[80.0, 60.0, 20.0])
+    assert not len(told(policy, view).preempt), "160 of 166 are above the share of 0.9"
+    assert policy.events["held_at_door"] == 1
+
+
+def test_whom_nobody_is_known_to_read_counts_for_nothing_at_the_door() -> None:
+    policy = TokenBuffer(load=0.5)
+    told(policy, crowded(cost=Takes(), rate=[10.0, nan, 20.0], block_size=64))
+    assert policy.events["held_at_door"] == 0
+
+
+def test_whoever_says_to_read_faster_than_a_row_is_made_counts_for_a_row() -> None:
+    """A row is made at 1 / 0.012 s = 83 tokens a second. What nobody can be given brings nobody to wait."""
+    policy = TokenBuffer(fallback=True)
+    view = crowded(cost=Takes(), rate=[10.0, 1e9, 10.0], block_size=64)
+    assert told(policy, view).preempt.tolist() == [0]
+    assert policy.events["fcfs_begun"] == policy.events["held_at_door"] == 0
+
+
+def test_with_a_host_nobody_waits_at_the_door_because_others_read_much() -> None:
+    """As above: whoever is in waits a little longer, and who was shut out waited for a minute."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    assert told(policy, crowded(cost=Takes(), rate=[80.0, 60.0, 20.0], block_size=64)).preempt.tolist() == [0]
+    assert policy.events["held_at_door"] == 0
+
+
+def test_best_effort_shuts_no_door_on_a_person() -> None:
+    """It reads as fast as rows are made, and gives way to whoever is let in."""
+    policy = TokenBuffer()
+    view = crowded(cost=Takes(), rate=[80.0, 60.0, 20.0], block_size=64, tier=[BEST_EFFORT, LATENCY, LATENCY])
+    assert told(policy, view).preempt.tolist() == [0]
+    assert policy.events["held_at_door"] == 0
+
+
+def test_with_a_fallback_more_readers_than_are_kept_up_with_are_served_first_come_first_served() -> None:
+    """A full batch of two makes 2 / 0.012 s = 166 tokens a second; the three in it read 180."""
+    policy = TokenBuffer(fallback=True)
+    three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
+    assert not len(told(policy, crowded(**three, rate=[60.0] * 3)).preempt), "the third came last"
+    assert policy.events["fcfs_begun"] == 1
+    told(policy, crowded(**three, rate=[52.0] * 3), 10.5)
+    assert policy._is_fcfs, "it is over at nine tenths of the bound"
+    assert told(policy, crowded(**three, rate=[48.0] * 3), 11.0).preempt.tolist() == [0]
+    assert not policy._is_fcfs
+
+
+def test_without_one_whoever_runs_dry_goes_first_however_many_there_are() -> None:
+    three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
+    assert told(TokenBuffer(), crowded(**three, rate=[60.0] * 3)).preempt.tolist() == [0]
