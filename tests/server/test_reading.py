@@ -15,10 +15,10 @@ import pytest
 from antiphon.core.facts import PlaybackReported, ResponseRequested
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.readers import ReaderRates
+from server.asking import HI
 from server.conftest import Running, running
 from server.fake_engine import FakeEngine, Script
 
-HI: Any = [{"role": "user", "content": "hi"}]
 URL = "/v1/reading"
 KEYS = ServerSettings(api_keys=("one", "two"))
 
