@@ -14,19 +14,9 @@ import soundfile
 
 from antiphon.core.conversation import AudioPart, TextPart
 from antiphon.core.facts import ResponseRequested, SessionClosed
+from server.asking import asked, wav
 from server.conftest import Running, eventually, running
 from server.fake_engine import INFO, FakeEngine, Script
-
-
-def asked(served: Running) -> ResponseRequested:
-    return served.engine.of(ResponseRequested)[-1]
-
-
-def wav(seconds: float = 0.5, rate: int = 8000, channels: int = 1, kind: str = "WAV") -> bytes:
-    buffer = io.BytesIO()
-    samples = np.outer(0.3 * np.sin(np.arange(int(seconds * rate)) / 5), np.ones(channels))
-    soundfile.write(buffer, samples, rate, format=kind)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(

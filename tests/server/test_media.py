@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import zlib
@@ -15,13 +14,10 @@ from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.server.media import BoundedMedia
 from antiphon.server.media_files import MediaFiles
 from antiphon.wire.limits import Limits, MediaRoom
+from server.asking import data_url
 
 ROOM = MediaRoom(Limits(), "")
 MEDIA = BoundedMedia(Limits(max_image_pixels=10_000, max_image_bytes=20_000))
-
-
-def data_url(data: bytes, kind: str = "image/png") -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
