@@ -1,14 +1,11 @@
-"""A policy that raises, returns nonsense or is slow costs its own decision and nothing else."""
+"""A policy that raises, answers nonsense or is slow costs its own decision, and what became of it is told."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,44 +14,14 @@ from antiphon.assembly.node import Node
 from antiphon.assembly.preset import with_preset
 from antiphon.assembly.watched import LEAST_WAKE_S, LIMIT_S, MOST_SLOW, Watched
 from antiphon.core.config import NodeConfig
-from antiphon.core.conversation import Item, TextPart
-from antiphon.core.facts import ItemAdded, PolicySuspended, ResponseRequested, SessionOpened
-from antiphon.core.stage_options import EdgeOptions
-from antiphon.metrics.log import ErrorSeen, ResponseEnded
+from antiphon.core.facts import PolicySuspended
 from antiphon.metrics.names import Metric, parse_key
 from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, Told
 from antiphon.policy.memory import Selection
-from antiphon.policy.unpaced import Unpaced
-from antiphon.runtime.record import RecordWriter, encode, read_record, replay
-from antiphon.sim.model import SimEngine, released
-from antiphon.sim.run import Outcome
-from corpus import policies
-from corpus.make import talk
-from fakes import broken
-from fakes.broken import BROKEN
-from fakes.world import World, toy_config
-from sim.runs import SMALL, outcome
+from fakes.broken import preset_with
+from fakes.world import toy_config
 
-LATE = {"Sleeper": 25.0, "Fidget": 19.0}
-"""Their replies are complete, and later; seconds in which one is. `Fidget` is asked every millisecond."""
 INTS, NONE = np.array([0, 1]), np.zeros(0, np.int64)
-
-
-def preset_with(folder: Path, policy: str) -> str:
-    """The baseline, but for what a broken policy decides."""
-    lines = dict.fromkeys(("pace",), "unpaced") | {
-        "step": "prefill-first",
-        "admission": "unlimited",
-        "device": "round-robin",
-        "replica": "sticky",
-        "evict": "lru",
-        "write": "write-back",
-        "fetch": "on-demand",
-    }
-    lines |= dict.fromkeys(BROKEN[policy], f"{Path(broken.__file__)}:{policy}")
-    path = folder / f"{policy}.yaml"
-    path.write_text("".join(f"{decision}: {name}\n" for decision, name in lines.items()))
-    return str(path)
 
 
 def view(**others: Any) -> Any:
@@ -385,171 +352,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     policy = SimpleNamespace(decide=raises, name="own", events={"n": np.int64(3), "yes": True, "share": 0.5})
     guard.watched("step", "u", policy, policy)
     assert guard.events == {("u", "own", "n"): 3}
-
-
-# -- broken policies under people ----------------------------------------------------------------
-
-
-def broken_engine(folder: Path, policy: str, **sizes: Any) -> Any:
-    return released(preset_with(folder, policy), sizes=replace(SMALL, **sizes))
-
-
-def voice_chat(concurrency: int, duration_s: float, engine: Any) -> Outcome:
-    load = {"load": {"closed": {"concurrency": concurrency, "duration_s": duration_s}}}
-    return outcome("voice-chat", settings=load, engine=engine)
-
-
-def statuses(made: Outcome) -> list[str]:
-    return [event.status for event in made.events if isinstance(event, ResponseEnded)]
-
-
-@cache
-def good_statuses(concurrency: int, duration_s: float) -> list[str]:
-    """How replies end where no policy is broken."""
-    return statuses(voice_chat(concurrency, duration_s, released(sizes=SMALL)))
-
-
-@pytest.mark.parametrize(
-    "policy", [one for one in BROKEN if one not in LATE and not one.startswith("Restless")]
-)
-def test_a_broken_policy_costs_nobody_a_reply(policy: str, tmp_path: Path) -> None:
-    tiered = {"host_kv_tokens": 16384, "kv_tokens": 4096}
-    load = (1, 2.0) if policy == "Slow" else (3, 20.0)  # Slow sleeps in wall time
-    made = voice_chat(*load, broken_engine(tmp_path, policy, **tiered))
-    ends = statuses(made)
-    assert ends == good_statuses(*load)
-    assert "completed" in ends or policy == "Slow"
-    assert not [event for event in made.events if isinstance(event, ErrorSeen)]
-    seldom = "Slow", "Endless", "Stubborn", "FromNobody"
-    assert made.incidents or policy in seldom, "slow in wall time only, or rarely wrong at this load"
-
-
-@pytest.mark.parametrize("policy", LATE)
-def test_no_device_is_left_idle_while_a_person_waits(policy: str, tmp_path: Path) -> None:
-    """Whenever the policy wishes to be asked again; and the record says the same again."""
-    engine = broken_engine(tmp_path, policy)
-    writer = RecordWriter(tmp_path / "run.rec", engine.node, engine.depth)
-    load = {"load": {"closed": {"concurrency": 1, "duration_s": LATE[policy]}}}
-    made = outcome("voice-chat", settings=load, engine=engine, recorder=writer)
-    writer.close()
-    assert "completed" in [event.status for event in made.events if isinstance(event, ResponseEnded)]
-    assert any("left the device idle for 2 s" in str(one) for one in made.incidents)
-    assert replay(tmp_path / "run.rec", engine.node.preset)[1] == []
-
-
-@pytest.mark.parametrize("late_s", [0.0, 3.0])
-def test_who_was_not_asked_in_time_held_nobody_up(late_s: float) -> None:
-    """Its wish is to hold somebody for a moment. The node is called as it wishes, again and again; or far too
-    late, once."""
-
-    class Moment:
-        name = "moment"
-
-        def decide(self, view: Any, now: float) -> Hold:
-            return Hold(np.ones(len(view.row), np.bool_), "in a moment", wake_at=now + 0.05)
-
-    world = World(toy_config())
-    world.is_lenient = True
-    pace = world.node.guard.watched("pace", world.entry.name, Moment(), Unpaced())
-    world.entry._policies = replace(world.entry._policies, pace=pace)
-    world.send(SessionOpened("a"), ItemAdded("a", Item("q", "user", (TextPart("how are you"),))))
-    world.send(ResponseRequested("a", "r", "reply", speech=False))
-    for _ in range(5):
-        world.turn()
-    world.now += late_s
-    for _ in range(20 if late_s else 60):
-        world.turn()
-    assert bool(world.node.guard.counts) == (not late_s), world.node.guard.counts
-
-
-def test_who_is_ahead_of_the_listener_may_be_held(tmp_path: Path) -> None:
-    preset = Path(preset_with(tmp_path, "Sleeper"))
-    paced = preset.read_text().replace(f"{broken.__file__}:Sleeper", f"{policies.__file__}:HoldAhead")
-    preset.write_text(paced)
-    load = {"load": {"closed": {"concurrency": 2, "duration_s": 40.0}}}
-    made = outcome("voice-chat", settings=load, engine=released(str(preset), sizes=SMALL))
-    assert any(event.status == "completed" for event in made.events if isinstance(event, ResponseEnded))
-    assert not [one for one in made.incidents if "wake_at is 0 s" not in str(one)]
-
-
-def test_who_has_heard_all_that_is_sound_is_not_held_for_ever(tmp_path: Path) -> None:
-    """What is held may be less than a chunk, which the vocoder waits for: it is ahead for good."""
-    preset = Path(preset_with(tmp_path, "Sleeper"))
-    paced = preset.read_text().replace(f"{broken.__file__}:Sleeper", f"{policies.__file__}:HoldAhead")
-    preset.write_text(paced)
-    engine = released(str(preset), sizes=SMALL)
-    node = msgspec.structs.replace(engine.served.node, edges=(EdgeOptions("talker", "code2wav", 2, 60, 64),))
-    engine = SimEngine(msgspec.structs.replace(engine.served, node=node), engine.block_bytes)
-    load = {"load": {"closed": {"concurrency": 1, "sessions": 1}}}
-    made = outcome("voice-chat", settings=load, engine=engine, patience_s=600.0)
-    assert {event.status for event in made.events if isinstance(event, ResponseEnded)} == {"completed"}
-    assert made.events[-1].t_s < 300
-    assert any("left the device idle for 2 s" in str(one) for one in made.incidents)
-
-
-def test_a_stage_does_not_stand_still(tmp_path: Path) -> None:
-    """Every row waits for a block, and the policy preempts none."""
-    config = with_preset(toy_config(rows=3, blocks=18), preset_with(tmp_path, "Stubborn"))
-    world = World(config, depth=1)
-    world.is_lenient = True
-    talk(world)
-    assert not [one for one in world.responses.values() if one.end is None]
-    assert world.node.guard.counts["thinker", "Stubborn", "stalled"] > 0
-
-
-def test_who_is_not_brought_computes_though_others_would_fit_first(tmp_path: Path) -> None:
-    """A fetch policy that names all of them, in an order of its own, and brings nothing."""
-    config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset_with(tmp_path, "FromNobody"))
-    world = World(config, depth=1, copy_lag=1)
-    world.is_lenient = True
-    talk(world)
-    assert not [one for one in world.responses.values() if one.end is None]
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_requests_that_are_preempted_for_ever_get_on(keeps: bool, tmp_path: Path) -> None:
-    """Two steps are in flight, so that none finds its rows still there."""
-    path = preset_with(tmp_path, "RestlessKeeping" if keeps else "Restless")
-    config = with_preset(toy_config(rows=3, blocks=18), path)
-    recorder = RecordWriter(tmp_path / "record", config, 1)
-    world = World(config, depth=1, recorder=recorder)
-    world.is_lenient = True
-    talk(world)
-    recorder.close()
-    assert not [one for one in world.responses.values() if one.end is None]
-    assert sum(n for (_, _, event), n in world.node.guard.counts.items() if event == "stalled") > 0
-    assert any("no request gets a token" in str(one) for one in world.node.guard.incidents())
-    assert replay(tmp_path / "record", path)[1] == []
-
-
-def talked(preset: str, record: Path) -> tuple[World, list[bytes]]:
-    """A world in which people talked, and what was recorded of it."""
-    config = with_preset(toy_config(rows=3, blocks=18, host_blocks=12), preset)
-    recorder = RecordWriter(record, config, 1)
-    world = World(config, depth=1, copy_lag=1, recorder=recorder)
-    world.is_lenient = True
-    talk(world)
-    recorder.close()
-    return world, [encode(entry) for entry in read_record(record)[1]]
-
-
-@pytest.fixture(scope="module")
-def decided_by_the_baseline(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return talked("baseline", tmp_path_factory.mktemp("baseline") / "record")[1]
-
-
-@pytest.mark.parametrize("policy", [one for one in BROKEN if one != "Slow"])
-def test_a_broken_policy_that_is_observed_changes_nothing(
-    policy: str, tmp_path: Path, decided_by_the_baseline: list[bytes]
-) -> None:
-    path = Path(preset_with(tmp_path, policy))
-    path.write_text(path.read_text() + "observe: true\n")
-    world, decided = talked(str(path), tmp_path / "record")
-    assert decided == decided_by_the_baseline
-    assert not world.node.guard.overruled
-    asked = [one for one in world.node.guard._watched if one.is_observed]
-    assert {one.decision for one in asked} == {*BROKEN[policy]}
-    assert sum(one.num_asked for one in asked) > 0
 
 
 def test_time_is_whose_it_is() -> None:

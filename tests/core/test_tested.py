@@ -16,7 +16,6 @@ PLAIN = (
 )
 """Types, protocols and holders: nothing of them can go wrong alone."""
 DRIVEN = {
-    "assembly/test_guard.py": "idle",
     "assembly/test_resolve.py": "sizing",
     "assembly/test_story.py": "waits",
     "flow/test_admission.py": "preparation",

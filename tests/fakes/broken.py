@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
+import yaml
 
 from antiphon.policy.base import Hold, StepChoice
 from antiphon.policy.memory import Selection
@@ -187,3 +190,15 @@ BROKEN = {
     "Scribbler": ("step", "pace", "device"),
 }
 """The decisions that each takes, and takes wrongly."""
+
+LATE = {"Sleeper": 25.0, "Fidget": 19.0}
+"""Their replies are complete, and later; seconds in which one is. `Fidget` is asked every millisecond."""
+
+
+def preset_with(folder: Path, policy: str, source: str = __file__, decisions: tuple[str, ...] = ()) -> str:
+    """The baseline, but for what this policy decides; a broken one what it decides wrongly."""
+    baseline = files("antiphon.assembly").joinpath("presets/baseline.yaml").read_text()
+    own = dict.fromkeys(decisions or BROKEN[policy], f"{source}:{policy}")
+    path = folder / f"{policy}.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(baseline) | own))
+    return str(path)
