@@ -1,4 +1,4 @@
-"""One engine and one oracle for the whole room; what the oracle has answered once is kept."""
+"""Engines and oracles of the whole room, each made once; what an oracle has answered once is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from antiphon import Omni
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.conversation import Item
+from antiphon.core.model_source import PARTS
 from antiphon.runtime.omni import Content, parts_of
+from exactness import cascade
 from exactness.oracle import Expected, Oracle
 from exactness.talk import MAX_CODES, MAX_TEXT, Talk
 
@@ -79,3 +81,28 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = make_demo(tmp_path_factory.mktemp("exact") / "tiny", size="tiny", seed=request.param)
     omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096)
     return World(path, omni, Oracle(path, omni.engine.prompter), mixed_contents(request.param), request.param)
+
+
+@pytest.fixture(scope="session")
+def cascades(cascade_checkpoint: Path) -> dict[bool, cascade.Oracle]:
+    """With the silent tail and with whole windows."""
+    windows = cascade_checkpoint.parent / "windows"
+    windows.mkdir()
+    content = (cascade_checkpoint / "config.json").read_text().replace("{", '{"silent_tail": false,', 1)
+    for part in PARTS:
+        content = content.replace(f': "{part}"', f': "{cascade_checkpoint / part}"')
+    (windows / "config.json").write_text(content)
+    return {
+        tail: cascade.Oracle(cascade_checkpoint, Omni(path, device="cpu", dtype="float64"), tail=tail)
+        for tail, path in ((True, cascade_checkpoint), (False, windows))
+    }
+
+
+@pytest.fixture(params=[True, False], ids=["tail", "window"])
+def oracle(request: pytest.FixtureRequest, cascades: dict[bool, cascade.Oracle]) -> cascade.Oracle:
+    return cascades[request.param]
+
+
+@pytest.fixture
+def omni(oracle: cascade.Oracle) -> Omni:
+    return oracle.omni
