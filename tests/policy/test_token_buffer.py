@@ -6,7 +6,6 @@ from math import inf, nan
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import BEST_EFFORT, LATENCY
 from antiphon.policy.memory import Lane
-from antiphon.policy.token_buffer import SOON_S, TokenBuffer
+from antiphon.policy.token_buffer import TokenBuffer
 from policy.readers import NOW, Kv, Takes, crowded, told
 from policy.views import stage
 
@@ -120,34 +119,6 @@ def test_best_effort_has_what_people_leave_of_a_step() -> None:
     assert order == [1, 3, 0]
 
 
-@pytest.mark.parametrize("step_s", [0.03, 0.1])
-def test_nobody_gains_more_by_having_more_left_to_read(step_s: float) -> None:
-    """Also of those who have nothing left, and where a row is made more slowly than it is read."""
-    lead_s = np.linspace(0.0, 4.0, 81)
-    view = stage(0, 81, lead_s=lead_s, begun=[1] * 81, rate=[15.0] * 81, block_size=16)
-    gain = TokenBuffer()._gains(view, step_s).gain
-    assert (np.diff(gain) < 0).all()
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_who_takes_longer_than_an_interval_to_go_on_is_worth_more_than_who_is_a_minute_ahead(
-    begun: bool,
-) -> None:
-    """A prompt of 700 tokens, or KV that is computed again, at a millisecond each."""
-    slow = {"cost": Takes(0.0), "tokens": [0, 0, 700], "begun": [True, True, begun], "block_size": 4096}
-    for rates in ([10.0] * 3, [10.0, 10.0, nan]):
-        choice = told(TokenBuffer(), crowded(**slow, rate=rates, lead_s=[60.0, 0.2, 0.0 if begun else nan]))
-        assert choice.preempt.tolist() == [0]
-
-
-def test_going_on_costs_what_the_device_lacks_and_not_what_it_has() -> None:
-    """A hundredth of a second for each block of four tokens. All but the last token of the first is there."""
-    policy = TokenBuffer()
-    policy.decide_fetch(Kv(back=Lane(0, 0.0, 0.01)).view, NOW)
-    view = stage(0, 2, begun=[1, 1], tokens=[1, 33], needs=[9, 9])
-    assert policy._overhead_s(view, 0.0) - SOON_S == pytest.approx([0.0, 0.08])
-
-
 def test_blocks_run_short_and_the_furthest_ahead_gives_way_with_its_kv() -> None:
     view = stage(3, 3, num_free=0, context=[4] * 3, lead_s=[1.0, 7.0, 2.0], begun=[1, 1, 1])
     choice = told(TokenBuffer(), view)
@@ -226,7 +197,7 @@ def test_whoever_reads_whatever_is_asked_it_answers_what_can_be_done(data: st.Da
         if policy._plan is not None:
             assert choice.wake_at is not None
             assert choice.wake_at > now
-        if policy.events["starved"] == starved and not policy._is_fcfs:
+        if policy.events["starved"] == starved and not policy._rounds.is_fcfs:
             given_up = {int(view.request[at]) for at in preempt if view.tier[at] == 0}
             assert not given_up & dry, "who is about to run dry keeps the row"
         now += data.draw(st.sampled_from([0.01, 0.3, 0.5, 3.0]))

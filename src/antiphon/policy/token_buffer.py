@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import floor, inf, isnan, nan
+from math import floor, inf, isnan
 from typing import NamedTuple
 
 import numpy as np
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.facts import Ints
 from antiphon.policy.base import (
     LATENCY,
     NO_HOLD,
@@ -28,23 +28,14 @@ from antiphon.policy.base import (
 )
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 from antiphon.policy.prefill_first import PrefillFirst
-from antiphon.policy.working_set import Gains, Numbers, Plan, by_age, by_gain, chosen_of
+from antiphon.policy.rounds import SOON_S, Host, Rounds
+from antiphon.policy.working_set import Plan
 
 OVERLOADED = "first come first served: more is read than this stage keeps up with"
-SOON_S = 0.02
-"""So long what is to go on is held for a look at where its KV is."""
-PROMPT = 512
-"""Tokens of a prompt by which reading one is measured."""
 LOOK = 8
 """Owners that are written in one call."""
-MOST_LOST = 0.25
-"""Share of an interval that beginning or going on may cost a request: it costs it once, and the place that it
-gets lasts. If all of it counted in every round, a long prompt, or KV on a slow link, would be worth nothing
-beside a reply that is a minute ahead."""
 SHORTER = 0.9
 """Share of a step's time: agents are held back where it takes as little without them, or less."""
-RELAXES_AT = 0.9
-"""Share of the bound below which first come first served is over again."""
 
 
 class _Looked(NamedTuple):
@@ -91,6 +82,7 @@ class TokenBuffer:
     name = "token-buffer"
     together = "step", "pace", "evict", "write", "fetch"
     by_reading = True
+    rounds_by = Rounds
 
     def __init__(
         self,
@@ -104,26 +96,29 @@ class TokenBuffer:
         ahead: float = 1 / 32,
         write: bool = True,
     ) -> None:
-        for name, value in (("interval_s", interval_s), ("value_s", value_s), ("load", load)):
-            if not 0 < value < inf:
-                raise ConfigError(f"{name} is {value}; it must be above 0")
-        if not 0 <= gamma < inf:
-            raise ConfigError(f"gamma is {gamma}; it must be 0 or above")
-        if not 1 <= safety < inf:
-            raise ConfigError(f"safety is {safety}; it must be 1 or above")
-        if not 0 <= adjusts < 1:
-            raise ConfigError(f"adjusts is {adjusts}; it must be from 0 to below 1")
         if not 0 <= ahead <= 0.5:
             raise ConfigError(f"ahead is {ahead}; it is a share of the blocks, from 0 to 0.5")
-        self._interval_s, self._value_s, self._gamma, self._safety = interval_s, value_s, gamma, safety
-        self._adjusts, self._load, self._ahead, self._write = adjusts, load, ahead, write
-        self._falls_back = fallback
+        unknown = "step_unknown", "link_unknown"
+        counted = (
+            "rounds",
+            "preempted",
+            "brought",
+            "computed",
+            "fcfs_begun",
+            "starved",
+            "held_at_door",
+            "throttled",
+        )
+        self.events: dict[str, int] = dict.fromkeys((*unknown, *counted), 0)
+        self._interval_s, self._ahead, self._write = interval_s, ahead, write
+        self._rounds = self.rounds_by(
+            interval_s, value_s, gamma, safety, adjusts, load, fallback, self.events
+        )
         self._first = PrefillFirst()
         self._plan: Plan | None = None
         """Of this interval; None: nobody has to give way, and prompts go first."""
         self._placed: _Placed | None = None
         """Of the view that was looked at last: it is asked several times a choice."""
-        self._is_fcfs = False
         self._seen: tuple[Ints, Floats] = np.zeros(0, np.int64), np.zeros(0)
         """Requests, and their leads, as of the last look at the stage."""
         self._leads_s: dict[int, float] | None = None
@@ -138,28 +133,7 @@ class TokenBuffer:
         """The plan was made, or given up, when it was asked last."""
         self._brings: dict[int, bool] = {}
         """Of those looked at, until they have a row: is their KV brought? Else what it lacks is computed."""
-        self._has_host = False
-        self._most_rows = 1 << 30
-        """Of a step."""
-        self._swap_s = self._leave_s = self._block_s = 0.0
-        """To leave and come back, beside what the blocks themselves take; and of one of those, to write it
-        once its request has to leave, and to bring it."""
-        self._num_host_blocks = 0
         self._block_size = 1
-        self._token_s = nan
-        """To read one of a prompt."""
-        unknown = "step_unknown", "link_unknown"
-        counted = (
-            "rounds",
-            "preempted",
-            "brought",
-            "computed",
-            "fcfs_begun",
-            "starved",
-            "held_at_door",
-            "throttled",
-        )
-        self.events: dict[str, int] = dict.fromkeys((*unknown, *counted), 0)
 
     # -- who runs ------------------------------------------------------------------------------------
 
@@ -202,6 +176,7 @@ class TokenBuffer:
         self._seen = view.request, np.where(view.rate == inf, inf, view.lead_s)
         self._leads_s = None
         num_rows = self._num_rows = view.num_rows
+        self._block_size = view.block_size
         if self._brings:
             for one in self._brings.keys() - {*view.request[num_rows:].tolist()}:
                 del self._brings[one]
@@ -210,17 +185,17 @@ class TokenBuffer:
         if not view.num_blocks or not self._is_pressed(view, waits):
             self._plan = None
         elif self._plan is None or self._plan.tick != self._tick(now):
-            self._plan = self._round(view, waits, self._tick(now))
+            self._plan = self._rounds.decide(view, waits, self._coming(view), self._tick(now))
             still = self._plan.resumes.requests
             self._brings = {one: does for one, does in self._brings.items() if does or one in still}
-        self._is_anew = self._has_host and self._plan is not plan_before
+        self._is_anew = self._rounds.host is not None and self._plan is not plan_before
         goes_on = view.begun[num_rows:].copy()
         self._num_paused = int(np.count_nonzero(goes_on))
         goes_on &= view.ready[num_rows:]
         if self._plan is not None:
             goes_on &= self._places(view) >= 0
         at = goes_on.nonzero()[0] + num_rows
-        if not len(at) or not self._has_host:
+        if not len(at) or self._rounds.host is None:
             self._held.clear()
             return NO_HOLD
         requests: list[int] = view.request[at].tolist()
@@ -247,7 +222,7 @@ class TokenBuffer:
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Prompts first while all find room; else as the round has it."""
-        self._most_rows = budget.rows
+        self._rounds.most_rows = budget.rows
         choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
         self._num_paused += len(choice.preempt)
         return replace(choice, moves=True) if self._is_anew else choice
@@ -264,7 +239,7 @@ class TokenBuffer:
             preempt = self._least_needed(view)
         return StepChoice(
             self._order(view, preempt, is_dry),
-            OVERLOADED if self._is_fcfs else "whose readers run dry first",
+            OVERLOADED if self._rounds.is_fcfs else "whose readers run dry first",
             preempt=preempt,
             keeps=np.ones(len(preempt), np.bool_),
             wake_at=(self._plan.tick + 1) * self._interval_s,
@@ -341,108 +316,6 @@ class TokenBuffer:
         lead_s = np.where(view.begun[rows], np.fmax(view.lead_s[rows], 0.0), 0.0)
         return np.lexsort((rows, lead_s, view.rate[rows] == inf, late))[-1:]
 
-    # -- a round (§4.2) ------------------------------------------------------------------------------
-
-    def _round(self, view: StepView, waits: Mask, tick: int) -> Plan:
-        """Decides anew what has a row. waits: [waiting], those that are to get one."""
-        self.events["rounds"] += 1
-        self._block_size = view.block_size
-        step_s = _decoding_s(view, max(view.num_rows, 1))
-        self._token_s = _prefill_token_s(view)
-        num_rows, begun = view.num_rows, view.begun
-        in_set, new = np.ones(len(begun), np.bool_), np.zeros(len(begun), np.bool_)
-        np.logical_and(waits, begun[num_rows:], out=in_set[num_rows:])
-        np.greater(waits, begun[num_rows:], out=new[num_rows:])
-        of_people = in_set & (view.tier == LATENCY)
-        rates, most_per_s = np.zeros(len(begun)), inf
-        if self._falls_back or not self._num_host_blocks:
-            rates, most_per_s = self._demand(view, step_s)
-            self._note_load(rates[of_people], most_per_s)
-        gains = self._gains(view, step_s)
-        coming, stuck = self._coming(view), _stuck(view)
-        gains.gain[:num_rows][stuck] = -1.0
-        fixed = np.concatenate((self._fixed(view) & ~stuck, coming))
-        if self._is_fcfs:
-            rank = by_age(view, in_set & ~fixed)
-        else:
-            admitted = self._admitted(view, new, of_people, rates, most_per_s)
-            rank = by_gain(view, (in_set & ~fixed) | admitted, gains)
-        chosen = chosen_of(view, fixed, rank, gains, swaps=not self._is_fcfs)
-        rank = np.concatenate((coming.nonzero()[0] + num_rows, rank))
-        resumes = view.request[rank[(rank >= num_rows) & chosen[rank]]]
-        out = view.request[:num_rows][~chosen[:num_rows]] if len(resumes) else NO_INTS
-        self.events["preempted"] += len(out)
-        return Plan(tick, Numbers(out), Numbers(resumes))
-
-    def _demand(self, view: StepView, step_s: float) -> tuple[Floats, float]:
-        """What each reader takes (agents nothing, and others a row's rate at most), [n], and what as large a
-        batch as memory holds makes (Γ, eq. 6), in tokens a second. nan: not known."""
-        rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
-        held = max(int(view.held[: view.num_rows].sum()) / view.num_rows, 1.0) if view.num_rows else 1.0
-        full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self._most_rows), 1)
-        full_s = _decoding_s(view, full)
-        return np.where(view.rate == inf, 0.0, rates), full / full_s if full_s > 0 else nan
-
-    def _note_load(self, rates: Floats, most_per_s: float) -> None:
-        """Eq. 6, with hysteresis, where there is a fallback. What nobody is known to read is 0."""
-        wanted_per_s = float(np.fmax(rates, 0.0).sum())
-        bound = most_per_s * (RELAXES_AT if self._is_fcfs else 1.0)
-        is_over = self._falls_back and wanted_per_s > bound  # False where the bound is not known
-        self.events["fcfs_begun"] += is_over and not self._is_fcfs
-        self._is_fcfs = is_over
-
-    def _gains(self, view: StepView, step_s: float) -> Gains:
-        """Eq. 3 as a gain: v t' + γ (φ(b without) - φ(b with)), φ(b) = exp(-b / (r Δt)); t' in intervals. An
-        agent takes all there is, so v is 1, and never runs dry, so that the second term is nothing. Where its
-        b would be below 0 it counts on: the reader with least left gains most, also of those who run dry."""
-        lead_s = np.where(view.begun, np.fmax(view.lead_s, 0.0), 0.0)
-        interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
-        runs_s = np.full(len(lead_s), interval_s)
-        runs_s[num_rows:] -= np.minimum(self._overhead_s(view, step_s), MOST_LOST * interval_s)
-        unknown = np.isnan(rate)
-        made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(np.isfinite(rate), rate, 1.0)
-        read_s = made / np.where(rate > 0, rate, 1.0)
-        read_s[unknown] = interval_s
-        worth = np.minimum(np.maximum(2.0 - lead_s / self._value_s, 0.0), 1.0)
-        worth[rate == inf] = 1.0
-        risk = np.exp(1.0 - lead_s / interval_s) * (1.0 - np.exp(-read_s / interval_s))
-        gain = worth * runs_s / interval_s + self._gamma * risk
-        gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
-        growth = np.ceil(made / view.block_size).astype(np.int64)
-        rows = slice(num_rows)
-        blocks = view.needs + growth
-        blocks[rows] = view.held[rows] + view.needs[rows] * view.reading[rows] + growth[rows]
-        return Gains(gain, blocks)
-
-    def _overhead_s(self, view: StepView, step_s: float) -> Floats:
-        """What it takes each request without a row until it can go on: to bring its KV or to compute it, and
-        of one that was preempted the look at where that is and the step that is running. [waiting]."""
-        looked_s = SOON_S * self._has_host + (step_s if step_s > 0 else 0.0)
-        waiting = slice(view.num_rows, None)
-        tokens = view.tokens[waiting]
-        compute_s = tokens * np.fmax(self._token_s, 0.0)
-        back_s = self._back_s(tokens // view.block_size, tokens)
-        return np.where(view.begun[waiting], back_s + looked_s, compute_s)
-
-    def _back_s(self, blocks: Ints, tokens: Ints) -> Floats:
-        """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As
-        far as that is known."""
-        compute_s = tokens * self._token_s
-        if not self._has_host:
-            return np.fmax(compute_s, 0.0)
-        load_s = self._swap_s + blocks * (self._block_s + self._leave_s)
-        return np.where(load_s > 0, np.fmin(load_s, compute_s), np.fmax(compute_s, 0.0))
-
-    def _fixed(self, view: StepView) -> Mask:
-        """Rows that keep their place: what could not leave and come back before its reader runs dry, what
-        nobody is known to take, and what has shown nothing yet. The admission test of §4.2.1, held against
-        the rows that would have to give way: [rows]."""
-        rows = slice(view.num_rows)
-        away_s = self._back_s(view.held[rows], view.context[rows]) + self._interval_s
-        is_ahead = (view.lead_s[rows] >= self._safety * away_s) | (view.rate[rows] == inf)
-        is_ahead &= view.begun[rows]
-        return ~(is_ahead | (view.tier[rows] != LATENCY))
-
     def _coming(self, view: StepView) -> Mask:
         """Those that the last round had go on and whose KV is still on its way: another round would not have
         it sooner, and if each chose others while links are slow, nobody would ever run. [waiting]."""
@@ -452,33 +325,6 @@ class TokenBuffer:
         requests: list[int] = view.request[view.num_rows :][coming].tolist()
         coming[coming] = [self._brings.get(request, False) for request in requests]
         return coming
-
-    def _admitted(self, view: StepView, new: Mask, in_set: Mask, rates: Floats, most_per_s: float) -> Mask:
-        """New requests that the working set has room for, the oldest first, agents' last: [n]. in_set: those
-        that are in it and that people wait for; best effort gives way to any of them.
-        The set is as large as device and host hold, less a share of what does not run, and one more than runs
-        at least (eqs. 4 and 5). Without a host what gives way is computed again: memory sets no bound, and
-        what a full batch makes does (eq. 6)."""
-        admitted = np.zeros(len(new), np.bool_)
-        at = new.nonzero()[0]
-        if not len(at):
-            return admitted
-        at = at[np.argsort(view.rate[at] == inf, kind="stable")]
-        num_set, num_running = int(np.count_nonzero(in_set)), view.num_rows
-        most = inf
-        if self._num_host_blocks:
-            held = np.concatenate((view.held[:num_running], view.needs[num_running:]))[in_set]
-            each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
-            static = floor((view.num_blocks + self._num_host_blocks) / each)
-            most = max(static - self._adjusts * max(static - num_running, 0), num_running + 1)
-        wanted_per_s = float(np.fmax(rates[in_set], 0.0).sum()) + np.fmax(rates[at], 0.0).cumsum()
-        fits = ~(wanted_per_s > self._load * most_per_s)
-        fits &= num_set + 1 + np.arange(len(at)) <= most
-        if not num_set:
-            fits[0] = True
-        self.events["held_at_door"] += int(np.count_nonzero(~fits))
-        admitted[at[fits]] = True
-        return admitted
 
     # -- in between ----------------------------------------------------------------------------------
 
@@ -564,7 +410,6 @@ class TokenBuffer:
         """What a request waits for. Of those that were preempted only what is to go on, unless it is computed
         sooner (§4.2.3). Asked again soon while any is preempted: the round that has it go on comes after
         this."""
-        self._has_host = True
         self._note_links(view)
         requests, waiting = view.requests, list(view.waiting())
         owner_of = {request: owner for owner, request in requests.items()}
@@ -604,7 +449,8 @@ class TokenBuffer:
         """Decided once, until it runs again or a round has others go on. What computes it holds up every row
         of the step, and what brings it only itself: the sooner of the two, by the time of rows."""
         if request not in self._brings:
-            load_s, compute_s = queued_s + num_away * block_s, num_away * self._block_size * self._token_s
+            load_s = queued_s + num_away * block_s
+            compute_s = num_away * self._block_size * self._rounds.token_s
             held_up_s = compute_s * max(self._num_rows, 1)
             is_brought = self._brings[request] = num_away > 0 and not load_s > held_up_s
             self.events["brought" if is_brought else "computed"] += num_away > 0
@@ -619,32 +465,12 @@ class TokenBuffer:
 
     def _note_links(self, view: KvView) -> None:
         out, back = view.out, view.back
-        self._swap_s = _known(out.queued_s) + _known(back.queued_s)
-        self._block_s = _known(back.block_s)
-        self._leave_s = 0.0 if self._write else _known(out.block_s)
-        self._num_host_blocks = view.size_below
-
-
-def _stuck(view: StepView) -> Mask:
-    """Rows that have shown nothing and can write no more, while a stage behind has no row for them: those
-    that have one there may be among those that gave way to them. [rows]."""
-    rows = slice(view.num_rows)
-    return ~(view.ready[rows] | view.begun[rows]) & (view.rows_behind >= 1)
-
-
-def _decoding_s(view: StepView, num: int) -> float:
-    """Of a step of so many rows that are as long as those there are; nan: not known."""
-    if view.cost is None:
-        return nan
-    size = max(int(view.context[: view.num_rows].sum()) // view.num_rows, 1) if view.num_rows else 1
-    return view.cost.seconds(np.ones(num, np.int64), np.full(num, size, np.int64))
-
-
-def _prefill_token_s(view: StepView) -> float:
-    """To read a token of a prompt, among others; nan: not known."""
-    if view.cost is None:
-        return nan
-    return view.cost.seconds(np.array([PROMPT], np.int64), np.zeros(1, np.int64)) / PROMPT
+        self._rounds.host = Host(
+            view.size_below,
+            queued_s=_known(out.queued_s) + _known(back.queued_s),
+            leave_s=0.0 if self._write else _known(out.block_s),
+            back_s=_known(back.block_s),
+        )
 
 
 def _known(seconds: float) -> float:

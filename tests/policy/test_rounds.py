@@ -1,13 +1,47 @@
-"""TokenFlow's working set: how many readers come into memory, and when there are too many to keep up with."""
+"""A round of TokenFlow: what a place is worth to each, how many readers come into memory, and when there are
+too many to keep up with."""
 
 from __future__ import annotations
 
 from math import nan
 
+import numpy as np
+import pytest
+
 from antiphon.policy.base import BEST_EFFORT, LATENCY
+from antiphon.policy.memory import Lane
+from antiphon.policy.rounds import SOON_S
 from antiphon.policy.token_buffer import TokenBuffer
 from policy.readers import NOW, Kv, Takes, crowded, told
 from policy.views import stage
+
+
+@pytest.mark.parametrize("step_s", [0.03, 0.1])
+def test_nobody_gains_more_by_having_more_left_to_read(step_s: float) -> None:
+    """Also of those who have nothing left, and where a row is made more slowly than it is read."""
+    lead_s = np.linspace(0.0, 4.0, 81)
+    view = stage(0, 81, lead_s=lead_s, begun=[1] * 81, rate=[15.0] * 81, block_size=16)
+    gain = TokenBuffer()._rounds._gains(view, step_s).gain
+    assert (np.diff(gain) < 0).all()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_takes_longer_than_an_interval_to_go_on_is_worth_more_than_who_is_a_minute_ahead(
+    begun: bool,
+) -> None:
+    """A prompt of 700 tokens, or KV that is computed again, at a millisecond each."""
+    slow = {"cost": Takes(0.0), "tokens": [0, 0, 700], "begun": [True, True, begun], "block_size": 4096}
+    for rates in ([10.0] * 3, [10.0, 10.0, nan]):
+        choice = told(TokenBuffer(), crowded(**slow, rate=rates, lead_s=[60.0, 0.2, 0.0 if begun else nan]))
+        assert choice.preempt.tolist() == [0]
+
+
+def test_going_on_costs_what_the_device_lacks_and_not_what_it_has() -> None:
+    """A hundredth of a second for each block of four tokens. All but the last token of the first is there."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv(back=Lane(0, 0.0, 0.01)).view, NOW)
+    view = stage(0, 2, begun=[1, 1], tokens=[1, 33], needs=[9, 9])
+    assert policy._rounds._overhead_s(view, 0.0) - SOON_S == pytest.approx([0.0, 0.08])
 
 
 def in_memory(policy: TokenBuffer, num_host: int, num_waiting: int) -> int:
@@ -104,9 +138,9 @@ def test_with_a_fallback_more_readers_than_are_kept_up_with_are_served_first_com
     assert not len(told(policy, crowded(**three, rate=[60.0] * 3)).preempt), "the third came last"
     assert policy.events["fcfs_begun"] == 1
     told(policy, crowded(**three, rate=[52.0] * 3), 10.5)
-    assert policy._is_fcfs, "it is over at nine tenths of the bound"
+    assert policy._rounds.is_fcfs, "it is over at nine tenths of the bound"
     assert told(policy, crowded(**three, rate=[48.0] * 3), 11.0).preempt.tolist() == [0]
-    assert not policy._is_fcfs
+    assert not policy._rounds.is_fcfs
 
 
 def test_without_one_whoever_runs_dry_goes_first_however_many_there_are() -> None:
