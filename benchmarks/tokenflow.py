@@ -15,6 +15,7 @@ Every system decides about the same people (paired seeds).
     ablation    table 2: without the host, without write-through, on links of two speeds
     settings    figures 20, 22 and 23: reading rates, the interval, how conservative preemption is
     claims      what the others get where a fifth says that it reads 100 tokens a second
+    agents      what readers get beside agents, whose texts nobody reads (§8)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import tokenflow_page
@@ -55,6 +56,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 FITTED = RESULTS / "tokenflow-calibration.json"
 SWAP = f"{HERE / 'tokenflow_swap.py'}:RoundRobinSwap"
+UNSLOWED = f"{HERE / 'tokenflow_unslowed.py'}:Unslowed"
 ANDES = f"{HERE / 'tokenflow_andes.py'}:Andes"
 WORKLOAD, STAGE = "burst-readers", "thinker"
 ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 20
@@ -62,10 +64,12 @@ ROWS, STEP_TOKENS, CHUNK_TOKENS, HOST_KV_TOKENS = 256, 8192, 512, 1 << 20
 SEEDS = 5
 SPREAD = 1.2
 """The 90th percentile of a length as a multiple of its median."""
+AGENTS_TAKE = "agents_take_s"
+"""Seconds from an agent's request to the end of its reply, on average."""
 TOLD = (
     *("effective_tokens_per_s", "streamed_tokens_per_s", "qos", "ttft_s.mean", "ttft_s.p50", "ttft_s.p99"),
     *("rebuffer_s.mean", "rebuffer_s.p99", "completed_turns", "turns", "span_s", "resume_s"),
-    *('preemptions{stage="thinker"}', 'utilisation{stage="thinker"}'),
+    *('preemptions{stage="thinker"}', 'utilisation{stage="thinker"}', AGENTS_TAKE),
 )
 
 
@@ -103,6 +107,8 @@ class Load(msgspec.Struct, frozen=True):
     more_ms      that every step takes beyond the datasheet's time
     link         GB/s to the host; None: as the datasheet has it
     told_of      figures are of those who read so many tokens a second; None: of all
+    agents       that come beside the readers, for each of them: requests like theirs, in the same tier
+    agents_say   what an agent's client says of its rate
     """
 
     name: str
@@ -117,6 +123,8 @@ class Load(msgspec.Struct, frozen=True):
     more_ms: float = 0.0
     link: float | None = None
     told_of: float | None = None
+    agents: float = 0.0
+    agents_say: Literal["auto"] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -127,7 +135,13 @@ class Load(msgspec.Struct, frozen=True):
             "people.reader.max_output_tokens": self.reply,
             "people.reader.reading_tokens_per_s": self.rate,
             "people.reader.tells_rate": True,
+            **({"jobs.agent": self._agent} if self.agents else {}),
         }
+
+    @property
+    def _agent(self) -> dict[str, Any]:
+        call = {"words": self._words, "max_output_tokens": self.reply}
+        return {"share": self.agents, "tier": "latency", "rate": self.agents_say, "call": call}
 
     @property
     def _words(self) -> dict[str, Any]:
@@ -271,6 +285,7 @@ ANDES_LIKE = System("andes", choices={"step": ANDES})
 PACED = System("pacing alone", choices={"pace": {"policy": "urgency", "safe_s": 4.0}}, has_host=True)
 TURNS = tokenflow("round-robin swap", policy=SWAP)
 OURS = tokenflow("tokenflow")
+UNTHROTTLED = tokenflow("agents are not slowed down", policy=UNSLOWED)
 FALLS_BACK = tokenflow("with the fallback", fallback=True)
 BASELINES = (FIRST, RESERVED, CHUNKED, ANDES_LIKE, PACED, TURNS)
 ABLATED = (
@@ -306,10 +321,13 @@ def outcome_of(point: Point, work: Path) -> Outcome:
 def played(point: Point, work: Path) -> dict[str, float]:
     """One run's figures."""
     run = fold(outcome_of(point, work).events)
+    jobs = [row for row in run.responses if row.kind == "job"]
     if point.load.told_of is not None:
         told_of = tuple(row for row in run.responses if row.reading_tokens_per_s == point.load.told_of)
         run = replace(run, responses=told_of)
     found = figures(run, Slo())
+    if jobs:
+        found |= {AGENTS_TAKE: mean(row.ended_s - row.turn_ended_s for row in jobs)}
     return {name: round(found[name], 5) for name in TOLD if name in found}
 
 
@@ -440,6 +458,21 @@ def claims(runs: Runs) -> dict[str, Any]:
     return told
 
 
+def agents(runs: Runs) -> dict[str, Any]:
+    """Of (d), where a quarter or half of the requests are agents'."""
+    load = table_1(fitted_ms())["d"]
+    told: dict[str, Any] = {}
+    for name, each in (("a quarter are agents", 1 / 3), ("half are agents", 1.0)):
+        beside = msgspec.structs.replace(load, agents=each, told_of=15.0, name=f"{load.name}, {name}")
+        say = msgspec.structs.replace(beside, agents_say="auto", name=f"{beside.name} and say so")
+        found = {"prompts first": runs.at((FIRST,), beside)[FIRST.name]}
+        found["taken for readers"] = runs.at((OURS,), beside)[OURS.name]
+        found["they say so"] = runs.at((OURS,), say)[OURS.name]
+        found["and are not slowed down"] = runs.at((UNTHROTTLED,), say)[UNTHROTTLED.name]
+        told[beside.name] = {"seeds": len(found["they say so"]), "means": means(found)}
+    return told
+
+
 PARTS = {
     "calibrated": calibrated,
     "calibrated-more": calibrated_more,
@@ -448,6 +481,7 @@ PARTS = {
     "crowds": crowds,
     "settings": settings,
     "claims": claims,
+    "agents": agents,
 }
 
 

@@ -36,19 +36,24 @@ RATIOS = {
     "TTFT mean": "ttft_s.mean",
     "TTFT P99": "ttft_s.p99",
 }
+BESIDE_AGENTS = COLUMNS | {"an agent's reply, mean (s)": ("agents_take_s", 1)}
 DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft_s.p99")
 """As in figures 16 and 17."""
 
 
-def table(result: dict[str, Any]) -> list[str]:
+def table(result: dict[str, Any], columns: dict[str, tuple[str, int]] = COLUMNS) -> list[str]:
     """Of a part: means by load and system."""
     rows = [
-        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in COLUMNS.values())]
+        [load if at == 0 else "", system, *(f"{one[name]:.{digits}f}" for name, digits in columns.values())]
         for load, found in result.items()
         if isinstance(found, dict)
         for at, (system, one) in enumerate(found.get("means", found).items())
     ]
-    return rows_of(f"load | system | {' | '.join(COLUMNS)}", rows)
+    return rows_of(f"load | system | {' | '.join(columns)}", rows)
+
+
+def beside_agents(result: dict[str, Any]) -> list[str]:
+    return table(result, BESIDE_AGENTS)
 
 
 def on_the_engine(result: dict[str, Any]) -> list[str]:
@@ -92,7 +97,8 @@ def write() -> None:
     text = PAGE.read_text()
     for path in sorted(RESULTS.glob("tokenflow-*.json")):
         part, result = path.stem.removeprefix("tokenflow-"), json.loads(path.read_text())
-        tables = ((part, on_the_engine if part == "engine" else table), (f"ratios of {part}", ratios))
+        told = {"engine": on_the_engine, "agents": beside_agents}.get(part, table)
+        tables = ((part, told), (f"ratios of {part}", ratios))
         for name, tell in tables:
             if f"<!-- {name} -->" in text:
                 text = filled(text, name, "\n".join(tell(result)))

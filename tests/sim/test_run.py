@@ -76,7 +76,8 @@ class Told:
 def test_the_engine_is_told_of_readers_as_a_server_tells_it(preset: str, tells: bool) -> None:
     """Where a preset goes by reading, what is not said is as the server has it, of jobs too."""
     told, engine = Told(), replace(released(preset, SMALL), readers=ReaderRates(reading=8.0))
-    made = setup("agents", 0, {"people.reader.tells_rate": tells}, engine=engine, recorder=told)
+    said = {"people.reader.tells_rate": tells, "agents.survey.rate": "auto" if tells else None}
+    made = setup("agents", 0, said, engine=engine, recorder=told)
     simulate(made, started())
     assumed = readers_of(read_preset(preset), engine.readers).of(None, is_streamed=True)
     assert assumed == (8.0 if preset == "tokenflow" else None)
@@ -84,8 +85,12 @@ def test_the_engine_is_told_of_readers_as_a_server_tells_it(preset: str, tells: 
     assert {type(own[name]) for name in told.rates} == {PersonScript, JobScript}
     for name, rate in told.rates.items():
         script = own[name]
-        says = isinstance(script, PersonScript) and (tells or assumed is None)
-        assert rate == (script.reading_tokens_per_s if says else assumed)
+        if isinstance(script, JobScript):
+            assert rate == (script.rate or assumed)
+        else:
+            assert rate == (script.reading_tokens_per_s if tells or assumed is None else assumed)
+    if tells:
+        assert "auto" in told.rates.values()
 
 
 def test_jitter_is_drawn_from_the_seed() -> None:

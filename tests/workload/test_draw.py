@@ -193,7 +193,11 @@ def test_shares_and_wanted_replies() -> None:
 
 def test_jobs_come_beside_the_load() -> None:
     jobs = {
-        "own": {"arrivals": {"uniform": {"rate_per_s": 1}}, "call": {"words": 30, "max_output_tokens": 7}}
+        "own": {
+            "arrivals": {"uniform": {"rate_per_s": 1}},
+            "call": {"words": 30, "max_output_tokens": 7},
+            "rate": "auto",
+        }
     }
     load = {"open": {"arrivals": {"poisson": {"rate_per_s": 0.5}}, "duration_s": 20}}
     scripts = drawn(workload(load, people={"talker": {}}, jobs=jobs))
@@ -203,7 +207,7 @@ def test_jobs_come_beside_the_load() -> None:
     for script in own:
         (call,) = script.calls
         assert (len(call.prompt.split()), call.max_output_tokens, call.after) == (30, 7, ())
-        assert script.tier == "best_effort"
+        assert (script.tier, script.rate) == ("best_effort", "auto")
     assert people(workload(load, people={"talker": {}})) == [
         s for s in scripts if isinstance(s, PersonScript)
     ]

@@ -50,9 +50,9 @@ class Client:
         self._up = Link(agenda, network, seed, "up", script.name)
         self._down = Link(agenda, network, seed, "down", script.name)
         is_person = isinstance(script, PersonScript)
-        rate = script.reading_tokens_per_s if is_person else None
-        tells_rate = isinstance(script, PersonScript) and script.tells_rate
-        self._downlink = Downlink(script.name, log, rate)
+        reads = script.reading_tokens_per_s if is_person else None
+        rate, tells_rate = (reads, script.tells_rate) if is_person else (script.rate, script.rate is not None)
+        self._downlink = Downlink(script.name, log, reads)
         asked, tier = settings(script, has_vad=self._has_vad), "latency" if is_person else script.tier
         self.session = ServerSession(
             script.name,

@@ -55,7 +55,7 @@ class ServerSession:
 
     asked     the session that the client asks for as it connects
     has_vad   turns are detected in what an open microphone sends
-    tier      of its requests, and the `rate` at which its person reads: the protocol has no word for them
+    tier      of its requests, and the `rate` at which they are read: the protocol has no word for them
     downlink  gets the events, when they arrive there
     readers   say how fast a text is read of which its client does not tell (`tells_rate`). Where they do
               not know either, the engine is told the person's rate all the same
@@ -67,7 +67,7 @@ class ServerSession:
         asked: dict[str, Any],
         has_vad: bool,
         tier: Literal["latency", "best_effort"],
-        rate: float | None,
+        rate: float | Literal["auto"] | None,
         agenda: Agenda,
         tell: Callable[[Fact], None],
         down: Link,

@@ -79,21 +79,24 @@ Graph = Annotated[
 
 class Jobs(Spec):
     """Best-effort calls, one a job. With `arrivals` of their own they come beside the load; without, they
-    share its arrivals by `share`."""
+    share its arrivals by `share`. rate: `auto`, a simulated client says so with each request, as it may over
+    HTTP: no person reads the text."""
 
     share: NotNegative = 1.0
     arrivals: Arrivals | None = None
     tier: Literal["latency", "best_effort"] = "best_effort"
+    rate: Literal["auto"] | None = None
     call: Call = Call()
     instructions: str = ""
 
 
 class Agents(Spec):
-    """Agents that work through a graph of calls; arrivals as for jobs."""
+    """Agents that work through a graph of calls; arrivals and `rate` as for jobs."""
 
     share: NotNegative = 1.0
     arrivals: Arrivals | None = None
     tier: Literal["latency", "best_effort"] = "best_effort"
+    rate: Literal["auto"] | None = None
     graph: Graph
     instructions: str = ""
 

@@ -95,7 +95,7 @@ def job(name: str, group: Jobs | Agents, arrival_s: float, dice: Dice) -> JobScr
         law = width_law(group.graph)
         placed = laid_out(group.graph, 1 if law is None else dice.whole("width", law))
     calls = tuple(_call(call, after, dice, index) for index, (call, after) in enumerate(placed))
-    return JobScript(name, arrival_s, calls, group.tier, group.instructions)
+    return JobScript(name, arrival_s, calls, group.tier, group.instructions, group.rate)
 
 
 def _call(call: Call, after: tuple[int, ...], dice: Dice, index: int) -> JobCall:

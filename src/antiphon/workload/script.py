@@ -125,13 +125,17 @@ class JobCall(msgspec.Struct, frozen=True):
 
 
 class JobScript(msgspec.Struct, frozen=True, tag="job"):
-    """Text work nobody listens to: a best-effort job (one call) or an agent's graph of calls."""
+    """Text work nobody listens to: a best-effort job (one call) or an agent's graph of calls.
+
+    rate  the client says so with each request, as it may over HTTP
+    """
 
     name: str
     arrival_s: float
     calls: tuple[JobCall, ...]
     tier: Literal["latency", "best_effort"] = "best_effort"
     instructions: str = ""
+    rate: Literal["auto"] | None = None
 
 
 Script = PersonScript | JobScript
