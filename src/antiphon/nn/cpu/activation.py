@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.nn.cpu.compiler import compiled_in_order
+from antiphon.nn.cpu.openmp import copy
 
 Floats = NDArray[np.float32]
 
@@ -55,10 +56,10 @@ def snake(old: Floats, x: Floats, frequency: Floats, magnitude: Floats, out: Flo
     run = len(frequency)
     for row in range(len(x)):
         first, values, result = old[row].reshape(-1), x[row].reshape(-1), out[row].reshape(-1)
-        result[: len(first)] = first
+        copy(first, result[: len(first)])
         for start in range(0, len(values), run):
             part, to = values[start : start + run], result[len(first) + start :]
             for i in range(len(part)):
                 to[i] = activation(part[i], frequency[i], magnitude[i])
         last = kept[row].reshape(-1)
-        last[:] = result[len(result) - len(last) :]
+        copy(result[len(result) - len(last) :], last)

@@ -23,7 +23,7 @@ from antiphon.nn.attention import PagedBatch
 from antiphon.nn.cpu.blocks import attend_blocks, can_take
 from antiphon.nn.cpu.compiler import compiled
 from antiphon.nn.cpu.kv_prefetch import NO_BLOCKS, blocks_read
-from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, prefetch, take
+from antiphon.nn.cpu.openmp import Loop, copy, floats, integers, job_of, prefetch, take
 from antiphon.nn.cpu.rows import exp
 
 Floats = NDArray[np.float32]
@@ -184,7 +184,7 @@ def turn_token(job: Any, token: int, first: int, keys: Floats, values: Floats, q
         turn_one(job, x, num_heads + k, cos, sin, keys[slot + k])
         at = num_heads + kv_heads + k
         add_bias(job, x, at)
-        values[slot + k] = x[at]
+        copy(x[at], values[slot + k])
 
 
 @compiled

@@ -19,7 +19,7 @@ from torch import Tensor
 from antiphon.nn.attention import PagedBatch
 from antiphon.nn.cpu.blocks import softmax
 from antiphon.nn.cpu.compiler import compiled, lanes_of_registers
-from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take, words
+from antiphon.nn.cpu.openmp import Loop, copy, floats, integers, job_of, take, words
 from antiphon.nn.cpu.panels import panels_times, panels_times_in_pairs, round_numbers
 from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, pair_lines
 
@@ -140,7 +140,7 @@ def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -
     start = (chunk[1] + first) * job.heads + head * group
     for i in range(count):
         for h in range(group):
-            x[i * group + h] = q[start + i * job.heads + h]
+            copy(q[start + i * job.heads + h], x[i * group + h])
     score_keys(job, chunk[0], head, sizes, places)
     for r in range(rows):
         softmax(marks[r], seen + r // group, job.scale)
@@ -148,7 +148,7 @@ def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -
     mix_values(job, chunk[0], head, sizes, places)
     for i in range(count):
         for h in range(group):
-            out[start + i * job.heads + h] = x[i * group + h]
+            copy(x[i * group + h], out[start + i * job.heads + h])
 
 
 def attend_chunks(pointer: Any) -> None:

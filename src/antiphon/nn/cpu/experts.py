@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.nn.cpu.compiler import compiled
-from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take
+from antiphon.nn.cpu.openmp import Loop, copy, floats, integers, job_of, take
 from antiphon.nn.cpu.panels import BLOCK_ROWS, can_lay_out, lay_out, rows_times
 from antiphon.nn.cpu.rows import gate_row
 from antiphon.nn.cpu.tiles import LANES
@@ -86,7 +86,7 @@ def run_expert(job: Any, order: Ints, expert: int, first: int, last: int) -> Non
         size = min(BLOCK_ROWS, last - first)
         source, middle = job.rows + 4 * first * job.hidden, gated_at + 4 * first * job.inner
         for place in range(first, first + size):
-            rows[place] = x[order[place] // job.picks]
+            copy(x[order[place] // job.picks], rows[place])
         out, width = gates_at + 8 * first * job.inner, 2 * job.inner
         rows_times(source, size, up, job.halves_up != 0, job.hidden, width // LANES, out, width)
         for place in range(first, first + size):

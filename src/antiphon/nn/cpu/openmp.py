@@ -115,6 +115,14 @@ def floats(address: Address, rows: int, width: int) -> np.ndarray:
 
 
 @compiled
+def copy(row: np.ndarray, to: np.ndarray) -> None:
+    """As many numbers as `to` has. The compiler takes longer for an assignment to a slice, where it makes a
+    check of shapes and words for what does not fit, than for most kernels."""
+    for i in range(len(to)):
+        to[i] = row[i]
+
+
+@compiled
 def words(address: Address, rows: int, width: int) -> np.ndarray:
     """uint32 [rows, width] at an address."""
     return carray(pointer_to(address), (rows, width), np.uint32)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.nn.cpu.compiler import compiled
+from antiphon.nn.cpu.openmp import copy
 from antiphon.nn.cpu.panels import can_lay_out, lay_out, rows_times
 from antiphon.nn.cpu.tiles import LANES
 
@@ -101,10 +102,8 @@ def scratch_for(weights: Weights, rows: int) -> Scratch:
 def multiply(weights: Panels, which: int, x: Floats, y: Floats) -> None:
     """y [r, out] = x [r, in] times one of the weights."""
     weight, rows = weights.address + which * weights.num_bytes, x.shape[0]
-    rows_times(
-        *(x.ctypes.data, rows, weight, weights.in_halves),
-        *(weights.depth, weights.count, y.ctypes.data, y.shape[1]),
-    )
+    inputs, out = np.int64(x.ctypes.data), np.int64(y.ctypes.data)  # the type that the other kernels' have
+    rows_times(inputs, rows, weight, weights.in_halves, weights.depth, weights.count, out, y.shape[1])
 
 
 @compiled
@@ -170,8 +169,8 @@ def attend_rows(weights: Weights, scratch: Scratch, layer: int, position: int) -
         turn(qkv, cos, sin, weights.eps, turned)
         for head in range(num_kv_heads):
             key, value = (num_heads + head) * dim, (num_heads + num_kv_heads + head) * dim
-            scratch.keys[layer, r, head, position] = turned[key : key + dim]
-            scratch.values[layer, r, head, position] = qkv[value : value + dim]
+            copy(turned[key : key + dim], scratch.keys[layer, r, head, position])
+            copy(qkv[value : value + dim], scratch.values[layer, r, head, position])
         for head in range(num_heads):
             kv_head, at = head * num_kv_heads // num_heads, slice(head * dim, (head + 1) * dim)
             keys, values = scratch.keys[layer, r, kv_head], scratch.values[layer, r, kv_head]
