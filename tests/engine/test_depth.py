@@ -19,7 +19,7 @@ from antiphon.engine.lanes import LanedExecutor
 from antiphon.engine.load import Engine, in_lane
 from antiphon.metrics.names import Metric
 from antiphon.runtime.omni import Content, parts_of
-from exactness.talk import GREEDY, Said, Talk
+from exactness.talk import GREEDY, SIZES, Said, Talk
 
 HOT = {
     "thinker": Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.1, max_tokens=8, seed=5),
@@ -31,7 +31,7 @@ STAGES = ("encoders", "thinker", "talker", "code2wav")
 @pytest.fixture(scope="module")
 def inline(tiny_checkpoint: Path) -> Engine:
     """fp64, so that the shape of a batch cannot be felt."""
-    return Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4).engine
+    return Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4, **SIZES).engine
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,7 @@ def test_the_python_entry_at_both_depths(tiny_checkpoint: Path) -> None:
     requests = [Request(content, sampling=sampling) for content, sampling in CROWD.values()]
     replies = []
     for depth in (0, 1):
-        omni = Omni(tiny_checkpoint, device="cpu", dtype="float64", depth=depth)
+        omni = Omni(tiny_checkpoint, device="cpu", dtype="float64", depth=depth, **SIZES)
         assert omni.engine.depth == depth
         replies.append(omni.generate(requests))
         parts = list(omni.stream(requests[1]))

@@ -20,6 +20,7 @@ from antiphon.engine.sampler import Draw
 from antiphon.engine.speech import PREDICTOR_STAGE
 from antiphon.nn.graphs import BUCKETS, Bucketed, bucket_of
 from engine.test_depth import CROWD, HOT, check, crowd, words
+from exactness.talk import SIZES
 from fakes.capture import Recorder
 
 
@@ -103,7 +104,7 @@ def captured(tiny_checkpoint: Path, recorder: Recorder) -> Engine:
 
 @pytest.fixture(scope="module")
 def alone(tiny_checkpoint: Path) -> dict[str, tuple[list, list, str]]:
-    engine = Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4).engine
+    engine = Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4, **SIZES).engine
     out = {}
     for name in CROWD:
         talk = crowd(engine, [name])

@@ -11,7 +11,7 @@ from antiphon import Omni, Sampling
 from antiphon.core.conversation import Item
 from antiphon.engine.load import Engine
 from antiphon.runtime.omni import Content, parts_of
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 
 SAMPLED = {
     "thinker": Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.1, max_tokens=8, seed=5),
@@ -22,7 +22,7 @@ SAMPLED = {
 @pytest.fixture(scope="module")
 def engine(tiny_checkpoint: Path) -> Engine:
     """fp64, so that the shape of a batch cannot be felt."""
-    return Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4).engine
+    return Omni(tiny_checkpoint, device="cpu", dtype="float64", max_rows=4, **SIZES).engine
 
 
 def say(content: Content) -> Item:

@@ -15,7 +15,7 @@ from antiphon.core.model_source import PARTS
 from antiphon.runtime.omni import Content, parts_of
 from exactness import cascade
 from exactness.oracle import Expected, Oracle
-from exactness.talk import MAX_CODES, MAX_TEXT, Talk
+from exactness.talk import MAX_CODES, MAX_TEXT, SIZES, Talk
 
 
 @dataclass
@@ -79,7 +79,7 @@ def mixed_contents(seed: int) -> list[Content]:
 @pytest.fixture(scope="session", params=[0, pytest.param(7, marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     path = make_demo(tmp_path_factory.mktemp("exact") / "tiny", size="tiny", seed=request.param)
-    omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096)
+    omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096, **SIZES)
     return World(path, omni, Oracle(path, omni.engine.prompter), mixed_contents(request.param), request.param)
 
 
@@ -93,7 +93,9 @@ def cascades(cascade_checkpoint: Path) -> dict[bool, cascade.Oracle]:
         content = content.replace(f': "{part}"', f': "{cascade_checkpoint / part}"')
     (windows / "config.json").write_text(content)
     return {
-        tail: cascade.Oracle(cascade_checkpoint, Omni(path, device="cpu", dtype="float64"), tail=tail)
+        tail: cascade.Oracle(
+            cascade_checkpoint, Omni(path, device="cpu", dtype="float64", **SIZES), tail=tail
+        )
         for tail, path in ((True, cascade_checkpoint), (False, windows))
     }
 

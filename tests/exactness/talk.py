@@ -30,6 +30,8 @@ WAIT_S = 30.0
 """Far longer than a step: a wait that nothing ends shows as a test that hangs."""
 
 MAX_TEXT, MAX_CODES = 14, 20
+SIZES = {"kv_tokens": 2048, "max_context_tokens": 2048}
+"""Room for all that is asked at once. Every ledger is checked after every step, block by block."""
 GREEDY = {
     "thinker": Sampling(max_tokens=MAX_TEXT),
     "talker": Sampling(max_tokens=MAX_CODES, repetition_penalty=1.05),

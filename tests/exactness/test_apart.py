@@ -18,7 +18,7 @@ from antiphon.core.conversation import Item, TokensPart
 from exactness import test_interruptions as interruptions
 from exactness import test_reference as reference
 from exactness.conftest import World, user
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_reference import check
 
 pytestmark = [
@@ -59,7 +59,13 @@ def apart(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param and world.seed:
         pytest.skip("over other ways one checkpoint is enough")
     omni = Omni(
-        world.path, device="cpu", dtype="float64", step_tokens=4096, stages_apart=True, **WAYS[request.param]
+        world.path,
+        device="cpu",
+        dtype="float64",
+        step_tokens=4096,
+        **SIZES,
+        stages_apart=True,
+        **WAYS[request.param],
     )
     yield replace(world, omni=omni)
     omni.close()

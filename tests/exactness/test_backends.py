@@ -8,7 +8,7 @@ import torch
 from antiphon import Omni
 from antiphon.nn.backends import BACKENDS
 from exactness.conftest import World
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_reference import ask_all
 
 pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
@@ -20,7 +20,13 @@ HERE = [n for n, backend in BACKENDS.items() if not backend.obstacle(torch.devic
 @pytest.mark.parametrize("attention", HERE)
 def test_tokens_are_the_references(world: World, attention: str) -> None:
     omni = Omni(
-        world.path, device="cpu", dtype="float64", attention=attention, step_tokens=4096, block_size=4
+        world.path,
+        device="cpu",
+        dtype="float64",
+        attention=attention,
+        step_tokens=4096,
+        block_size=4,
+        **SIZES,
     )
     ask_all(world, Talk(omni.engine), range(len(world.contents)), pause=3)
     ask_all(world, Talk(omni.engine, step_tokens=33), [1, 3, 5], pause=2)

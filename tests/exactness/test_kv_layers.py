@@ -15,7 +15,7 @@ from antiphon.engine import copies
 from antiphon.models.decoder import DecoderLayer
 from exactness.conftest import World
 from exactness.rig import Rig, regrouped
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_reference import check
 
 pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
@@ -211,7 +211,7 @@ def test_a_parked_row_may_be_moved_meanwhile(world: World) -> None:
 
 
 def test_an_operator_may_split_layers(world: World) -> None:
-    omni = Omni(world.path, device="cpu", dtype="float64", layer_groups=3)
+    omni = Omni(world.path, device="cpu", dtype="float64", layer_groups=3, **SIZES)
     assert [len(ar.layer_groups) for ar in omni.engine.node.ar.values()] == [3, 2], "at most one a layer"
     talk = Talk(omni.engine)
     talk.open("s", world.item(3))

@@ -120,6 +120,7 @@ def test_all_of_a_prompt_is_told_though_it_was_read_before(checkpoint: Path) -> 
     for name, sampling in (("a", plain), ("b", tells), ("c", tells), ("d", plain)):
         driver.advance(asked(name, PROMPTS[3], sampling))
         while not any(isinstance(one, ResponseEnded) and one.response == name for one in outputs):
+            driver.wait(1.0)
             driver.advance([])
     ends = {one.response: one.usage.cached_tokens for one in outputs if isinstance(one, ResponseEnded)}
     assert ends["b"] == ends["c"] == 0 < ends["d"]

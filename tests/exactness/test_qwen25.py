@@ -17,7 +17,7 @@ from antiphon.runtime.omni import Content
 from exactness.conftest import mixed_contents, user
 from exactness.oracle import Expected
 from exactness.oracle25 import Oracle25
-from exactness.talk import MAX_CODES, MAX_TEXT, Said, Talk
+from exactness.talk import MAX_CODES, MAX_TEXT, SIZES, Said, Talk
 from exactness.test_preemption import disturb
 from exactness.test_reference import watch_joins
 
@@ -58,7 +58,7 @@ def world25(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     path = make_demo(
         tmp_path_factory.mktemp("q25") / "tiny", model="qwen2_5_omni", size="tiny", seed=request.param
     )
-    omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096)
+    omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096, **SIZES)
     return World(path, omni, Oracle25(path, omni.engine.prompter), mixed_contents(request.param))
 
 
@@ -154,7 +154,7 @@ def test_videos_with_their_sound(world25: World, fps: float, seconds: float) -> 
 
 def test_one_step_in_flight(world25: World) -> None:
     """A state is handed over beside the steps; what is decided meanwhile changes nothing."""
-    omni = Omni(world25.path, device="cpu", dtype="float64", depth=1)
+    omni = Omni(world25.path, device="cpu", dtype="float64", depth=1, **SIZES)
     ask_all(world25, Talk(omni.engine), range(len(world25.contents)), 1)
 
 
@@ -307,7 +307,7 @@ SPLIT = (
 @pytest.mark.parametrize("depth", [0, 1])
 def test_prompts_and_replies_apart(world25: World, depth: int) -> None:
     """States of the prompt that were moved, and those of the reply, are handed over where it is written."""
-    omni = Omni(world25.path, device="cpu", dtype="float64", depth=depth, units=SPLIT)
+    omni = Omni(world25.path, device="cpu", dtype="float64", depth=depth, units=SPLIT, **SIZES)
     talk = Talk(omni.engine)
     for index in range(len(world25.contents)):
         talk.open(str(index), world25.item(index))

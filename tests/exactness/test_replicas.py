@@ -7,7 +7,7 @@ import pytest
 from antiphon import Omni
 from antiphon.core.config import Unit
 from exactness.conftest import World
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_reference import check
 
 pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
@@ -26,7 +26,7 @@ TWO = (
 @pytest.mark.parametrize("places", [{}, {"b": "cpu:0", "c": "cpu:0"}])
 def test_replies_of_replicas(world: World, places: dict[str, str]) -> None:
     """Also where the replicas are on another torch device than the rest (one that a CPU has)."""
-    omni = Omni(world.path, dtype="float64", units=TWO, kv_tokens=8192, places=places)
+    omni = Omni(world.path, dtype="float64", units=TWO, **SIZES, places=places)
     talk = Talk(omni.engine)
     contents = (0, 1, 3, 5)
     for index in contents:

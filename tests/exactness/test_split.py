@@ -13,7 +13,7 @@ from antiphon.engine import copies
 from antiphon.metrics.names import Metric
 from antiphon.runtime.record import RecordWriter, replay
 from exactness.conftest import World, user
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_reference import check
 from fakes.whims import whims_of
 
@@ -62,7 +62,7 @@ class Conversations:
 
 
 def split_talk(world: World, recorder: RecordWriter | None = None, **options) -> Talk:
-    omni = Omni(world.path, dtype="float64", units=SPLIT, kv_tokens=8192, **options)
+    omni = Omni(world.path, dtype="float64", units=SPLIT, **SIZES, **options)
     return Talk(omni.engine, recorder)
 
 

@@ -16,7 +16,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.plans import MoveBlocks
 from antiphon.metrics.names import Metric
 from exactness.conftest import World, user
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_apart import wait_until_whole
 from exactness.test_reference import check
 from exactness.test_split import PEOPLE, Conversations
@@ -43,7 +43,7 @@ WAYS = {
 def apart(world: World, request: pytest.FixtureRequest) -> Iterator[Omni]:
     if request.param != "shared memory" and world.seed:
         pytest.skip("one checkpoint is enough")
-    omni = Omni(world.path, device="cpu", dtype="float64", units=SPLIT, kv_tokens=8192, **WAYS[request.param])
+    omni = Omni(world.path, device="cpu", dtype="float64", units=SPLIT, **SIZES, **WAYS[request.param])
     yield omni
     omni.close()
 

@@ -10,7 +10,7 @@ import pytest
 from antiphon import Omni
 from antiphon.engine.leader import LeadingModel
 from exactness.conftest import World
-from exactness.talk import Talk
+from exactness.talk import SIZES, Talk
 from exactness.test_reference import ask_all
 
 pytestmark = [
@@ -23,7 +23,15 @@ CONTENTS = [0, 1, 3, 5]
 
 
 def ranks(world: World, **options: Any) -> Iterator[Omni]:
-    omni = Omni(world.path, device="cpu", dtype="float64", step_tokens=4096, tensor_parallel=2, **options)
+    omni = Omni(
+        world.path,
+        device="cpu",
+        dtype="float64",
+        step_tokens=4096,
+        **SIZES,
+        tensor_parallel=2,
+        **options,
+    )
     yield omni
     followers = omni.engine.check.__self__
     followers.check()

@@ -297,6 +297,7 @@ def test_a_second_turn_goes_on_from_the_first(omni: Omni, reference: Reference) 
             [ItemAdded("s", user(text, f"q{turn}")), ResponseRequested("s", response, response, **ask)]
         )
         while not any(isinstance(o, ResponseEnded) and o.response == response for o in outputs):
+            driver.wait(1.0)
             driver.advance([])
     ends = [o for o in outputs if isinstance(o, ResponseEnded)]
     assert ends[0].usage.cached_tokens == 0 < ends[1].usage.cached_tokens
@@ -332,6 +333,7 @@ def test_requests_go_on_from_what_closed_ones_left(
         how = {"speech": False, "remember": False, "items": (user(text),), "cache_salt": salt}
         driver.advance([SessionOpened(name), ResponseRequested(name, name, name, sampling=sampling, **how)])
         while not (ends := [o for o in outputs if isinstance(o, ResponseEnded) and o.session == name]):
+            driver.wait(1.0)
             driver.advance([])
         driver.advance([SessionClosed(name, keeps_kv=True)])
         driver.node.check_integrity()
@@ -351,6 +353,7 @@ def test_requests_go_on_from_what_closed_ones_left(
     assert asked(STORY) > beginning
     assert blocks.num_cache > 0
     while driver.node.num_in_flight:
+        driver.wait(1.0)
         driver.advance([])
     assert blocks.num_free == blocks.num_free_soon == driver.node.stages.ar["thinker"].kv.num_blocks
 
