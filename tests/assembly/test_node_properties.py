@@ -314,12 +314,12 @@ class Listened(People):
 
 @pytest.mark.timeout(600)
 def test_people_do_anything_and_what_they_hear_decides() -> None:
-    run_state_machine_as_test(Listened, settings=live(12, 50))
+    run_state_machine_as_test(Listened, settings=live(8, 50))
 
 
 @pytest.mark.timeout(600)
 def test_people_do_anything() -> None:
-    run_state_machine_as_test(People, settings=live(40, 50))
+    run_state_machine_as_test(People, settings=live(24, 50))
 
 
 @pytest.mark.slow

@@ -97,8 +97,8 @@ def wait_until_whole(talk: Talk) -> None:
 def test_a_stage_is_killed_under_load(apart: World, victim: str, after: int) -> None:
     """Whoever needed it is told so within a second, the others say what they would have said, and each
     conversation goes on from what was heard."""
-    if apart.seed:
-        pytest.skip("one checkpoint is enough")
+    if apart.seed or (apart.omni.engine.depth and victim not in STAGES[1:3]):
+        pytest.skip("one checkpoint is enough, and a step ahead the two that draw tokens")
     talk, processes = apart.talk(), apart.omni.engine.processes.processes
     first = {str(index): user(apart.contents[index], "user-0") for index in (0, 1, 3)}
     for name, item in first.items():
