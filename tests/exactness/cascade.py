@@ -111,13 +111,13 @@ class Oracle:
         return made[0, ids.shape[1] :].tolist()
 
     def sound(self, tokens: list[int]) -> np.ndarray:
-        text, parts, is_first = self.text.decode(tokens, skip_special_tokens=True), [np.zeros(0)], True
-        while (end := next_phrase(text, is_first=is_first, is_over=True)) is not None:
+        text, parts, num_said = self.text.decode(tokens, skip_special_tokens=True), [np.zeros(0)], 0
+        while (end := next_phrase(text, num_before=num_said, is_over=True)) is not None:
             phrase, text = text[:end].strip(), text[end:]
             ids = self.symbols(phrase, return_tensors="pt").input_ids if is_speakable(phrase) else None
             if ids is not None and ids.shape[1]:
                 parts.append(self.vits(ids.long()).waveform[0].numpy())
-                is_first = False
+                num_said += 1
         return np.concatenate(parts)
 
 

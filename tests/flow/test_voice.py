@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from antiphon.assembly.node import Node
@@ -32,8 +33,10 @@ def test_who_writes_is_held_back_by_a_voice_that_does_not_come_after():
     assert "s" not in world.ends
     (drawn,) = world.drawn.values()
     assert drawn == CREDIT
-    world.is_voicing = True
     voice = world.node.stages.codec["voice"]
+    ahead_s = world.node.frontier.ahead_s(0, np.array([voice._streams[1].slot]))
+    assert ahead_s.tolist() == [0.0], "none of it is a phrase yet, so that nobody is ahead by it"
+    world.is_voicing = True
     voice._streams[1].owes = True  # it has found something to say
     voice.reopen()
     world.run()

@@ -53,6 +53,32 @@ def test_a_stage_leads_by_what_those_behind_it_have_not_taken_up() -> None:
     assert frontier.leads_s(THINKER, at(other), 5.0).tolist() == pytest.approx([1.0 + 60 * 0.08])
 
 
+def test_what_is_written_of_a_phrase_without_an_end_is_ahead_of_nobody() -> None:
+    """Of a voice that reads: it takes up no half phrase. 0.3 s a token."""
+    frontier = Frontier(2, 0.3)
+    slot = frontier.take(0.0, True)
+    frontier.play(slot, 6.5)
+    frontier.make(THINKER, slot, 20)
+    frontier.make(TALKER, slot, 8)
+    assert frontier.leads_s(THINKER, at(slot), 5.0).tolist() == pytest.approx([1.5 + 12 * 0.3])
+    before = frontier.num_changes(at(slot))
+    frontier.fall_short(slot, True)
+    assert frontier.leads_s(THINKER, at(slot), 5.0).tolist() == [1.5]
+    assert frontier.num_changes(at(slot)) == before + 1
+    frontier.fall_short(slot, True)
+    assert frontier.num_changes(at(slot)) == before + 1
+    frontier.fall_short(slot, False)
+    assert frontier.leads_s(THINKER, at(slot), 5.0).tolist() == pytest.approx([1.5 + 12 * 0.3])
+    frontier.fall_short(slot, True)
+    frontier.free(slot)
+    assert frontier.take(9.0, True) == slot
+    frontier.play(slot, 10.0)
+    frontier.make(THINKER, slot, 2)
+    assert frontier.leads_s(THINKER, at(slot), 9.0).tolist() == pytest.approx([1.6]), (
+        "the next one in its slot"
+    )
+
+
 def test_what_is_only_read_leads_by_what_was_not_read() -> None:
     frontier = Frontier(3, 0.08)
     slot = frontier.take(0.0, False)

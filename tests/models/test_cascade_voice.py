@@ -29,7 +29,7 @@ TEXT = "well, it is a fine day. we shall walk by the sea, and then we go home ag
 def phrases(text: str) -> list[str]:
     """As they are cut once all of the text is there."""
     found: list[str] = []
-    while (end := next_phrase(text, is_first=not found, is_over=True)) is not None:
+    while (end := next_phrase(text, num_before=len(found), is_over=True)) is not None:
         found.append(text[:end])
         text = text[end:]
     return found
@@ -45,6 +45,10 @@ def phrases(text: str) -> list[str]:
         (
             "one two three four five six or seven eight nine",
             ["one two three four five six ", "or seven eight nine"],
+        ),
+        (
+            " ".join(["la"] * 40),
+            ["la " * 6, "la " * 10, "la " * 18, "la " * 5 + "la"],
         ),
         ("", []),
     ],
@@ -71,7 +75,9 @@ def test_a_phrase_is_the_same_however_the_text_comes():
     """What is cut while it is written is cut so whatever follows."""
     text, found, start = TEXT * 3, [], 0
     for end in range(1, len(text) + 1):
-        while (cut := next_phrase(text[start:end], is_first=not found, is_over=end == len(text))) is not None:
+        while (
+            cut := next_phrase(text[start:end], num_before=len(found), is_over=end == len(text))
+        ) is not None:
             found.append(text[start : start + cut])
             start += cut
     assert found == phrases(text)
@@ -80,9 +86,9 @@ def test_a_phrase_is_the_same_however_the_text_comes():
 
 
 def test_no_phrase_is_cut_before_its_end_is_sure():
-    assert next_phrase("Good morning", is_first=True, is_over=False) is None
-    assert next_phrase("Good morning. ", is_first=True, is_over=False) is None
-    assert next_phrase("Good morning. H", is_first=True, is_over=False) == len("Good morning. ")
+    assert next_phrase("Good morning", num_before=0, is_over=False) is None
+    assert next_phrase("Good morning. ", num_before=0, is_over=False) is None
+    assert next_phrase("Good morning. H", num_before=0, is_over=False) == len("Good morning. ")
 
 
 @pytest.mark.parametrize("template", ["{}and so it goes on", "{}"], ids=["behind it", "nothing behind it"])
@@ -92,7 +98,7 @@ def test_one_character_again_and_again_takes_time_in_proportion(template: str, c
         text, found = template.format(char * num_chars), []
         for _ in range(5):
             begun = process_time()
-            next_phrase(text, is_first=True, is_over=False)
+            next_phrase(text, num_before=0, is_over=False)
             found.append(process_time() - begun)
         return min(found)
 
@@ -199,10 +205,10 @@ def test_what_nobody_can_say_is_looked_at_in_proportion(
 ):
     num_seen = 0
 
-    def counted(text: str, *, is_first: bool, is_over: bool) -> int | None:
+    def counted(text: str, *, num_before: int, is_over: bool) -> int | None:
         nonlocal num_seen
         num_seen += len(text)
-        return next_phrase(text, is_first=is_first, is_over=is_over)
+        return next_phrase(text, num_before=num_before, is_over=is_over)
 
     monkeypatch.setattr("antiphon.models.cascade.voice.next_phrase", counted)
     stream = voice.open(None)

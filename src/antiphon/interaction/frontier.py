@@ -9,8 +9,9 @@ client has not played:
                            |<----------- of the talker ---------->|
                                               |<-- the vocoder's ->|
 
-A talker takes up a token a frame, and a frame sounds for `frame_s`, so all of it is told in seconds. A reply
-in writing has a reader instead, behind the first stage, who needs 1 / rate seconds a token (TokenFlow §3.2).
+A talker takes up a token a frame, and a frame sounds for `frame_s`, so all of it is told in seconds. A voice
+that reads takes up whole phrases: what is written of one that has no end yet is nothing ahead. A reply in
+writing has a reader instead, behind the first stage, who needs 1 / rate seconds a token (TokenFlow §3.2).
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Frontier:
         self._is_spoken = np.zeros(size, np.bool_)
         self._is_silent = np.zeros(size, np.bool_)
         self._is_stopped = np.zeros(size, np.bool_)
+        self._is_short = np.zeros(size, np.bool_)
         self._source = np.zeros(size, np.int64)
         self._num_gaps = np.zeros(size, np.int64)
         self._read_s = np.full(size, nan)
@@ -101,6 +103,7 @@ class Frontier:
         """The response is over, and heard as far as it ever will be."""
         self._dry_at[slot] = self._asked_at[slot] = nan
         self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
+        self._is_short[slot] = False
         self._source[slot] = self._num_gaps[slot] = 0
         self._num_read -= not np.isnan(self._read_s[slot])
         self._read_s[slot], self._told_s[slot], self._most_s[slot] = nan, nan, inf
@@ -128,6 +131,12 @@ class Frontier:
         """Its client has stopped playing it: nobody hears more of it, though it is still made."""
         self._is_stopped[slot] = True
         self._changes[slot] += 1
+
+    def fall_short(self, slot: int, is_short: bool) -> None:
+        """Has its voice said all that it can of what it has read, so that the rest is no phrase yet?"""
+        if self._is_short[slot] != is_short and slot != NOWHERE:
+            self._is_short[slot] = is_short
+            self._changes[slot] += 1
 
     def end_speech(self, slot: int) -> None:
         """What is written of it from now on is spoken by nobody."""
@@ -217,11 +226,14 @@ class Frontier:
         return leads_s
 
     def ahead_s(self, stage: int, slots: Slots) -> Floats:
-        """Seconds of what this stage and those behind it have made, and is no sound yet: float64 [n]."""
+        """Seconds of what this stage and those behind it have made, and is no sound yet, though it could be:
+        float64 [n]."""
         if stage == len(self._made) - 1:
             return np.zeros(len(slots))
         made = self._made[stage:, slots]
-        return np.maximum(made[:-1] - made[1:], 0).sum(0) * (self._is_spoken[slots] * self.frame_s)
+        ahead = np.maximum(made[:-1] - made[1:], 0)
+        ahead[-1] *= ~self._is_short[slots]
+        return ahead.sum(0) * (self._is_spoken[slots] * self.frame_s)
 
     def sources(self, slots: Slots) -> NDArray[np.int64]:
         """How each playback is known (core.playback.Source): int64 [n]."""
@@ -254,6 +266,7 @@ class Frontier:
         self._is_spoken = np.concatenate([self._is_spoken, np.zeros(size, np.bool_)])
         self._is_silent = np.concatenate([self._is_silent, np.zeros(size, np.bool_)])
         self._is_stopped = np.concatenate([self._is_stopped, np.zeros(size, np.bool_)])
+        self._is_short = np.concatenate([self._is_short, np.zeros(size, np.bool_)])
         self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
         self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
         self._read_s = np.concatenate([self._read_s, np.full(size, nan)])

@@ -265,6 +265,8 @@ class CodecScheduler(Chooser[Listed, Flight]):
         if stream is None:
             return []
         stream.owes = owes
+        if self._reads:
+            self._around.frontier.fall_short(stream.slot, not owes)
         is_done = not (stream.frames or stream.in_flight or owes or self._owes_end(stream))
         ended = stream.closed and is_done
         if ended:

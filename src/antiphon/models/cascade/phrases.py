@@ -1,16 +1,18 @@
 """Where a text that is still being written is cut for a voice: it speaks a phrase at a time.
 
 A phrase ends where a sentence or a clause does, never within a word. The first one is short, so that sound
-starts early; where no clause ends in time it ends behind a word that leaves nothing open ("and", "the").
+starts early, and the second not much longer, since it has to be written while the first one sounds; where no
+clause ends in time a phrase ends behind a word that leaves nothing open ("and", "the").
 """
 
 from __future__ import annotations
 
 import re
 
-FIRST_WORDS, LATER_WORDS = 3, 6
-"""Fewer make no phrase of their own, unless a sentence ends."""
-MOST_FIRST_WORDS, MOST_WORDS = 6, 18
+LEAST_WORDS = 3, 4, 6
+"""Of the first phrase, the second and all others: fewer make no phrase of their own, unless a sentence
+ends."""
+MOST_WORDS = 6, 10, 18
 """A phrase that no clause ends is cut after so many. Every word of the first delays the first sound, and a
 long one takes a long step of the voice."""
 
@@ -29,11 +31,11 @@ _DANGLING = frozenset(
 )
 
 
-def next_phrase(text: str, *, is_first: bool, is_over: bool) -> int | None:
-    """How many characters of a text that is yet to be spoken are its next phrase; None: not known before
-    more is written, or nothing is left. `is_over`: no more will be."""
+def next_phrase(text: str, *, num_before: int, is_over: bool) -> int | None:
+    """How many characters of a text that is yet to be spoken are its next phrase, behind so many; None: not
+    known before more is written, or nothing is left. `is_over`: no more will be."""
     num_words, open_end = 0, None
-    least, most = (FIRST_WORDS, MOST_FIRST_WORDS) if is_first else (LATER_WORDS, MOST_WORDS)
+    least, most = LEAST_WORDS[min(num_before, 2)], MOST_WORDS[min(num_before, 2)]
     for word in _WORD.finditer(text):
         end = word.end()
         if end == len(text) and not is_over:

@@ -49,7 +49,6 @@ class _Stream:
     text: str = ""
     start: int = 0
     is_over: bool = False
-    has_begun: bool = False
     frames: Frames | None = None
     words: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
     done: int = 0
@@ -117,7 +116,7 @@ class Voice:
         """Where the next phrase ends, as `next_phrase`: within the first MOST_CHARACTERS + 1 characters."""
         head = stream.text[: MOST_CHARACTERS + 1]
         is_whole = len(head) == len(stream.text)
-        end = next_phrase(head, is_first=not stream.has_begun, is_over=stream.is_over and is_whole)
+        end = next_phrase(head, num_before=stream.num_phrases, is_over=stream.is_over and is_whole)
         if end is not None:
             return end
         num_tokens = len(stream.tokens) - bisect_right(stream.token_ends, stream.start)
@@ -139,14 +138,13 @@ class Voice:
                 continue
             seed = content_key(b"phrase", str(stream.num_phrases).encode(), phrase.encode())
             counts, stream.frames = self._vits.phrase(symbols, seed)
-            if stream.has_begun:
+            if stream.num_phrases:
                 stream.frames.until(len(stream.frames))  # in one, which takes less: there is sound to hear
             ends, first = np.cumsum(counts), first + len(written) - len(written.lstrip())
             for num_chars, num_symbols in words:
                 tokens = bisect_left(stream.token_ends, first + num_chars) + 1
                 over = int(ends[num_symbols - 1]) if num_symbols else 0
                 stream.words.append((stream.before + over, tokens))
-            stream.has_begun = True
             stream.num_phrases += 1
             return
 
