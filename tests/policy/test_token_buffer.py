@@ -36,7 +36,7 @@ def test_who_is_far_ahead_gives_way_to_who_waits_for_the_first_word() -> None:
     words = policy.tell_step(crowded(), 0, NOW)
     assert (words.label, words.why) == (
         "gives way",
-        "others need the memory more; its reader has 9.0 s left to read",
+        "others need the memory more; 9.0 s of it are left to be read or heard",
     )
 
 

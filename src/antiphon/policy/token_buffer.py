@@ -248,7 +248,7 @@ class TokenBuffer:
     def tell_step(self, view: StepView, at: int, now: float) -> Told:
         """How far its reader is from running dry, and what follows."""
         lead_s, request = float(view.lead_s[at]), int(view.request[at])
-        reader = f"its reader has {lead_s:.1f} s left to read"
+        reader = f"{lead_s:.1f} s of it are left to be read or heard"
         if not view.begun[at]:
             reader = f"nothing of it is there yet, after {view.age_s[at]:.1f} s"
         elif view.rate[at] == inf:
