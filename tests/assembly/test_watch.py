@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from math import nan
 
 import msgspec
+import numpy as np
 import pytest
 
 from antiphon.core.conversation import Item, TextPart
@@ -12,7 +14,7 @@ from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, Ses
 from antiphon.core.snapshot import SessionShown, Snapshot, StepShown
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.record import RecordWriter
-from fakes import toy
+from fakes import toy, transcribing
 from fakes.world import World, toy_config
 
 
@@ -171,3 +173,26 @@ def test_a_transcription_beside_a_reply_is_not_taken_for_it() -> None:
         together += len(orchestrator.responses) == 2 and spoken[0].num_frames > 0
     assert together
     assert session.stages[1].done == world.responses["s0", "r0"].end.usage.output_audio_tokens
+
+
+def test_of_a_cascade_each_stage_is_as_far_ahead_as_the_frontier_says() -> None:
+    world = transcribing.World()
+    world.reply_length = 40
+    world.node.watch(True)
+    world.ask("s", transcribing.recording(3))
+    shown: list[StepShown] = []
+    ahead = 0
+    while world.turn():
+        snapshot = world.node.snapshot(world.now)
+        shown += snapshot.steps
+        assert snapshot.makers == ("thinker", "voice"), "a transcriber makes nothing of a reply"
+        (session,) = snapshot.sessions
+        thinker, voice = session.stages
+        for reply in world.node.responses.values():
+            leads = [world.node.frontier.leads_s(at, np.array([reply.slot]), world.now)[0] for at in (0, 1)]
+            told = [nan if stage.lead_s is None else stage.lead_s for stage in (thinker, voice)]
+            assert told == pytest.approx(leads, nan_ok=True)
+            ahead += told[0] > told[1]
+    assert ahead, "what is written and not spoken yet is ahead of the voice"
+    assert {step.stage for step in shown} == {"ears", "transcriber", "thinker", "voice"}
+    assert {step.sessions for step in shown} == {("s",)}, "writing down what was said is for its session"

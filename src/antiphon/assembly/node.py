@@ -144,7 +144,8 @@ class Node:
             return
         assert self.is_watched or self._observer is None, "a node that has an observer is not watched as well"
         people = self.monitor, self.frontier, self.next_use
-        self._watch = Watch(self.stages, people, self._orchestrator.responses) if is_watched else None
+        flow = self._orchestrator
+        self._watch = Watch(self.stages, people, flow.responses, flow.requests) if is_watched else None
         self._observer = self.guard.listener = None if self._watch is None else self._watch.reasons
         for ar in self.stages.ar.values():
             self._told(ar)

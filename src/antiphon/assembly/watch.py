@@ -34,11 +34,14 @@ class Watch:
         stages: Stages,
         people: tuple[Monitor, Frontier, NextUse],
         responses: Mapping[int, ResponseState],
+        requests: Mapping[int, ResponseState],
     ) -> None:
+        """responses: those that are open; requests: those, and what is done for a session unasked, such as
+        writing down what was said."""
         self.reasons = Reasons(stages)
         self._stages = stages
         self._monitor, self._frontier, self._next_use = people
-        self._responses = responses
+        self._responses, self._requests = responses, requests
         self._steps: deque[StepShown] = deque(maxlen=KEPT_STEPS)
         self._num_steps = 0
         self._ended: dict[str, Usage] = {}
@@ -120,13 +123,11 @@ class Watch:
         return "prefill" if prefills.all() else "mixed" if prefills.any() else "decode"
 
     def _sessions(self, requests: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(
-            dict.fromkeys(self._responses[one].session for one in requests if one in self._responses)
-        )
+        return tuple(dict.fromkeys(self._requests[one].session for one in requests if one in self._requests))
 
     def _users(self, step: EncodeStep) -> tuple[str, ...]:
         wanted = {part.key for part in step.media}
-        users = [r.session for r in self._responses.values() if any(part.key in wanted for part in r.pinned)]
+        users = [r.session for r in self._requests.values() if any(part.key in wanted for part in r.pinned)]
         return tuple(dict.fromkeys(users))
 
     # -- sessions ------------------------------------------------------------------------------------
@@ -204,7 +205,9 @@ class Watch:
 
     @property
     def _decoders(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(self._stages.stage_of, self._stages.ar)))
+        """Those that make a reply: the frontier counts no others."""
+        stages = dict.fromkeys(map(self._stages.stage_of, self._stages.ar))
+        return tuple(stage for stage in stages if stage != self._stages.transcriber_stage)
 
     @property
     def _vocoders(self) -> tuple[str, ...]:

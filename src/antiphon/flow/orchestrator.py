@@ -93,6 +93,11 @@ class Orchestrator:
         return self._sessions.responses
 
     @property
+    def requests(self) -> Mapping[int, ResponseState]:
+        """Open responses, and what no client asked for, by request, to be read only."""
+        return self._sessions.by_request
+
+    @property
     def prepared(self) -> Mapping[str, Prepared]:
         """Tokens of turns that were read ahead, by the unit that read them."""
         return self._advance.prepared
