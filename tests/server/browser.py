@@ -19,6 +19,11 @@ from server.fake_engine import FakeEngine, Script
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "server_vad": {"prefix_padding_ms": 300, "silence_duration_ms": 500, "interrupt_response": True},
+    "semantic_vad": {"eagerness": "auto", "interrupt_response": True},
+}
+"""What each kind of turn detection is, where a client does not say."""
 SENTENCE = "One two three four five six seven eight nine ten."
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -82,7 +87,7 @@ class OmniWire:
         self.heard: list[dict[str, Any]] = []
         self._audio_s = audio_s
         self._socket: WebSocketRoute | None = None
-        self._detection: dict[str, Any] | None = {"type": "server_vad", "interrupt_response": True}
+        self._detection: dict[str, Any] | None = {"type": "server_vad"}
         self._num_replies = 0
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -109,7 +114,8 @@ class OmniWire:
         self.say("response.done", response={"id": ids["response_id"], "status": "completed"})
 
     def _session(self, kind: str) -> None:
-        audio = {"input": {"turn_detection": self._detection}, "output": {}}
+        shown = self._detection and {**DEFAULTS[self._detection["type"]], **self._detection}
+        audio = {"input": {"turn_detection": shown}, "output": {}}
         self.say(
             kind,
             session={"id": "sess_own", "audio": audio, "x_extensions": ["playback.ack", "antiphon.advise"]},

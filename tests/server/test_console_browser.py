@@ -133,7 +133,7 @@ async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
         await console.state("listening")
         wire.say("input_audio_buffer.speech_stopped", item_id="item_u", audio_end_ms=2500)
         wire.say("input_audio_buffer.committed", item_id="item_u")
-        await expect(page.locator(".user").last).to_have_text("Spoken message1.5 s")
+        await expect(page.locator(".user").last).to_have_text("Spoken message0.7 s")
         said = {"item_id": "item_u", "content_index": 0}
         wire.say("conversation.item.input_audio_transcription.completed", transcript="Stop.", **said)
         await expect(page.locator(".user").last).to_contain_text("Stop.")
@@ -141,6 +141,39 @@ async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
 
 
 async def test_words_whose_sound_had_not_come_were_not_heard() -> None:
+@pytest.mark.parametrize(
+    ("turns", "length", "silence_s"),
+    [("server_vad", "2.2 s", 0.5), ("semantic_vad", "3.0 s with the pause after it", 0.0)],
+)
+async def test_the_silence_that_ends_a_turn_is_waited_for_and_not_said(
+    voice: Path, turns: str, length: str, silence_s: float
+) -> None:
+    wire = OmniWire()
+    async with opened(Script(), voice, wire) as console:
+        await console.page.click("#open-settings")
+        await console.page.check(f"input[value={turns}]")
+        await console.page.click("#settings button")
+        await console.page.evaluate("document.activeElement.blur()")
+        await console.page.keyboard.press("Space")
+        await eventually(lambda: len(wire.of("input_audio_buffer.append")) >= 76)
+        await console.page.keyboard.press("Space")
+        await console.state("ready")
+        wire.say("input_audio_buffer.speech_started", item_id="item_u", audio_start_ms=0)
+        appended = sum(len(base64.b64decode(e["audio"])) for e in wire.of("input_audio_buffer.append")) / 48
+        late_ms = appended - 3000
+        wire.say("input_audio_buffer.speech_stopped", item_id="item_u", audio_end_ms=3000)
+        wire.say("input_audio_buffer.committed", item_id="item_u")
+        await expect(console.page.locator(".user small")).to_have_text(length)
+        wire.reply()
+        note = console.page.locator(".assistant small")
+        await expect(note).to_contain_text("first sound")
+        said = await note.inner_text()
+        assert ("after your turn's end" in said) == (not silence_s)
+        (seconds,) = (float(word) for word in re.findall(r"first sound (?:after )?([\d.]+) s", said))
+        assert seconds >= silence_s + late_ms / 1000 - 0.01
+        assert seconds < silence_s + late_ms / 1000 + 0.8, "nothing else is counted"
+
+
     wire = OmniWire()
     async with opened(Script(), wire=wire) as console:
         ids = {"response_id": "resp_x", "item_id": "item_x"}

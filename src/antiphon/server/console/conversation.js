@@ -21,6 +21,7 @@ export class Conversation {
     this.active = null; // id of the running response, or "asked" until the server names it
     this.wanted = false; // a response is to be asked for when the running one has ended
     this.askedAt = null;
+    this.saysTurn = false; // what is waited for is counted from a turn's end, not from that of what was said
     this.appendedMs = 0; // of sound that the session was sent
     this.replies = new Map(); // by response id
     this.byItem = new Map();
@@ -71,6 +72,7 @@ export class Conversation {
       this.wanted = false;
       this.active = "asked";
       this.askedAt = performance.now();
+      this.saysTurn = false;
       this.wire.send("response.create");
     }
     this.onChange();
@@ -133,7 +135,7 @@ export class Conversation {
     this.active = response.id;
     this.askedAt = null;
     const bubble = this.transcript.reply();
-    this.replies.set(response.id, { id: response.id, bubble, askedAt, totalMs: 0, ackedAt: 0, silenced: false, done: false });
+    this.replies.set(response.id, { id: response.id, bubble, askedAt, saysTurn: this.saysTurn, totalMs: 0, ackedAt: 0, silenced: false, done: false });
   }
 
   write({ type, response_id, delta }) {
@@ -147,7 +149,8 @@ export class Conversation {
     if (!reply.item) {
       reply.item = item_id;
       this.byItem.set(item_id, reply);
-      reply.bubble.fact(`first sound after ${((performance.now() - reply.askedAt) / 1000).toFixed(2)} s`);
+      const seconds = `${((performance.now() - reply.askedAt) / 1000).toFixed(2)} s`;
+      reply.bubble.fact(reply.saysTurn ? `first sound ${seconds} after your turn's end` : `first sound after ${seconds}`);
     }
     reply.totalMs += (1000 * bytesOf(delta)) / 2 / RATE_HZ;
     this.player.add(item_id, delta);
@@ -195,12 +198,17 @@ export class Conversation {
   }
 
   speechStopped({ audio_end_ms }) {
-    // from the last sound of their voice on: the silence that ends a turn is waited for as well
-    this.askedAt = performance.now() - Math.max(0, this.appendedMs - audio_end_ms);
+    // a turn's audio begins with some before the voice, and ends with the silence that told its end. How long
+    // both are is known where silence alone decides; else the turn is what is measured.
+    const { silence_duration_ms, prefix_padding_ms = 0 } = this.turnDetection ?? {};
+    this.saysTurn = silence_duration_ms === undefined;
+    const voiceEndMs = audio_end_ms - (silence_duration_ms ?? 0);
+    this.askedAt = performance.now() - Math.max(0, this.appendedMs - voiceEndMs);
     const hearing = this.hearing;
     if (!hearing) return;
     if (!hearing.bubble.transcribed) hearing.bubble.words.textContent = "Spoken message";
-    hearing.bubble.remark(`${((audio_end_ms - hearing.startMs) / 1000).toFixed(1)} s`);
+    const seconds = (Math.max(0, voiceEndMs - hearing.startMs - prefix_padding_ms) / 1000).toFixed(1);
+    hearing.bubble.remark(this.saysTurn ? `${seconds} s with the pause after it` : `${seconds} s`);
   }
 
   committed({ item_id }) {
