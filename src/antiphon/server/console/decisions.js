@@ -36,6 +36,12 @@ export class Decisions {
   }
 
   add(step) {
+  // What was is still told; how fast it goes is not.
+  lost() {
+    this.last = undefined;
+    this.page.rate.textContent = "";
+  }
+
     const last = this.runs.findLast(({ stage }) => stage === step.stage);
     if (last && same(last, step)) {
       last.times += 1;

@@ -68,7 +68,10 @@ const sessions = new Sessions({
 });
 const decisions = new Decisions({ decisions: $("decisions"), stage: $("stage"), pause: $("pause"), rate: $("rate") });
 const policies = new Policies(document.querySelector("#policies ul"));
-const feed = new Feed(seen, () => sessions.lost());
+const feed = new Feed(seen, () => {
+  sessions.lost();
+  decisions.lost();
+});
 
 // What the page shows.
 
