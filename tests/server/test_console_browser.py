@@ -349,7 +349,7 @@ async def test_panels_follow_the_feed() -> None:
         await expect(rows.first.locator(".phase")).to_have_text("replying")
         track = rows.first.locator(".track")
         await expect(track).to_have_attribute("aria-label", "1.2 of 2.4 s heard (estimated); "
-            "thinker at about 6.0 s, talker at 3.2 s, code2wav at 2.4 s")  # fmt: skip
+            "thinker at 3.3 s, talker at 3.2 s, code2wav at 2.4 s")  # fmt: skip
         engine.viewer(snapshot(1.5, count=1))
         await expect(rows).to_have_count(1)
         await expect(page.locator("#decisions li")).to_have_count(2)

@@ -4,7 +4,6 @@ import { Reasons } from "./reasons.js";
 import { made } from "./transcript.js";
 
 const LEAST_SCALE_S = 4;
-const TOKEN_S = 0.3; // a token of text, until replies have shown how long theirs were
 
 export class Sessions {
   // `page`: {sessions, none, pools, legend, count}
@@ -14,12 +13,10 @@ export class Sessions {
     this.body = page.sessions.querySelector("tbody");
     this.own = null; // id of this page's own session
     this.scale = LEAST_SCALE_S;
-    this.tokenS = TOKEN_S;
   }
 
   show({ at, sessions, stages }) {
     this.pools(stages);
-    this.learn(sessions);
     const bars = sessions.map((session) => this.frontiers(session));
     this.scale = scaleFor(Math.max(0, ...bars.flat().map(({ end }) => end)));
     const here = new Set(sessions.map(({ session }) => session));
@@ -54,16 +51,9 @@ export class Sessions {
   // Seconds per stage. A text stage's are an estimate while the reply is made, and its sound's afterwards.
   frontiers({ stages, is_making, generated_s }) {
     const sound = Math.max(generated_s, ...stages.map(({ audio_s }) => audio_s ?? 0));
-    return stages.map(({ stage, done, audio_s }) => ({
-      stage, done, end: audio_s ?? (is_making ? Math.max(sound, (done ?? 0) * this.tokenS) : sound),
-      guessed: audio_s === null && is_making,
+    return stages.map(({ stage, audio_s, lead_s }) => ({
+      stage, end: audio_s ?? (is_making && lead_s !== null ? Math.max(sound, played_s + lead_s) : sound),
     }));
-  }
-
-  learn(sessions) {
-    const over = sessions.filter(({ is_making, generated_s, stages }) => !is_making && generated_s && stages[0]?.done);
-    const tokens = over.reduce((sum, { stages }) => sum + stages[0].done, 0);
-    if (tokens) this.tokenS = over.reduce((sum, { generated_s }) => sum + generated_s, 0) / tokens;
   }
 
   pools(stages) {
@@ -134,7 +124,8 @@ class Row {
     const far = source === "unknown" ? "nothing heard yet"
       : `${played_s.toFixed(1)} of ${generated_s.toFixed(1)} s heard (${source})`;
     put(this.far, far);
-    const ahead = frontiers.map(({ stage, end, guessed }) => `${stage} at ${guessed ? "about " : ""}${end.toFixed(1)} s`);
+    this.far.title = "Reported: its client says how much it has played. Estimated: from the clock alone.";
+    const ahead = frontiers.map(({ stage, end }) => `${stage} at ${end.toFixed(1)} s`);
     this.track.setAttribute("aria-label", `${far}; ${ahead.join(", ")}`);
     this.track.title = this.track.getAttribute("aria-label");
     put(this.ttfp, waited_s !== null ? `${waited_s.toFixed(1)} s …` : ttfp_s === null ? "–" : `${ttfp_s.toFixed(2)} s`);
