@@ -66,9 +66,12 @@ export class Sessions {
       const [name, meter, words] = this.page.pools.children[index].children;
       const used = kv_blocks - kv_blocks_free - kv_blocks_idle;
       name.textContent = stage;
+      const [requests, blocks] = words.children;
       meter.style.setProperty("--used", `${(100 * used) / kv_blocks}%`);
       meter.style.setProperty("--kept", `${(100 * (used + kv_blocks_idle)) / kv_blocks}%`);
-      words.textContent = `${running} running · ${waiting} waiting · ${used} blocks in use, ${kv_blocks_idle} kept, of ${kv_blocks}`;
+      put(requests, `${running} running · ${waiting} waiting`);
+      put(blocks, `${used} of ${kv_blocks} blocks in use${kv_blocks_idle ? `, ${kv_blocks_idle} kept` : ""}`);
+      blocks.title = "Kept: the KV of sessions that do nothing now, until its room is needed";
     });
   }
 
@@ -147,7 +150,9 @@ class Row {
 
 function pool() {
   const item = made("li");
-  item.append(made("b"), made("i", "meter"), made("span", "quiet"));
+  const words = made("p");
+  words.append(made("span", "quiet"), made("span", "quiet"));
+  item.append(made("b"), made("i", "meter"), words);
   return item;
 }
 
