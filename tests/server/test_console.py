@@ -12,7 +12,12 @@ import msgspec
 import pytest
 import websockets
 
+from antiphon.core.playback import Source
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
+from antiphon.policy.most_urgent import MostUrgent
+from antiphon.policy.next_use import NextUse
+from antiphon.policy.token_buffer import TokenBuffer
+from antiphon.policy.urgency import Urgency
 from antiphon.server.app import CONSOLE, create_app
 from antiphon.server.feed import Feed
 from antiphon.server.settings import ServerSettings
@@ -182,3 +187,15 @@ def test_every_move_of_kv_has_words() -> None:
     words = (CONSOLE / "reasons.js").read_text().split("const MOVES = {")[1].split("}")[0]
     named = set(re.findall(r"(\w+): \"", words))
     assert named == {*KvMove, "used", "unused"}
+
+
+def test_every_event_that_a_policy_counts_has_words() -> None:
+    words = (CONSOLE / "words.js").read_text().split("const EVENTS = {")[1].split("}")[0]
+    named = set(re.findall(r"(\w+): \"", words))
+    policies = [kind() for kind in (Urgency, MostUrgent, NextUse, TokenBuffer)]
+    assert {event for policy in policies for event in policy.events} <= named
+
+
+def test_every_source_has_words() -> None:
+    words = (CONSOLE / "words.js").read_text().split("const SOURCES = {")[1].split("}")[0]
+    assert set(re.findall(r"(\w+): \"", words)) == {source.name.lower() for source in Source}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import soundfile
 from playwright.async_api import expect
 
 from antiphon.core.facts import ItemAdded, ResponseCancelled, ResponseRequested
-from antiphon.core.snapshot import KvShown
+from antiphon.core.snapshot import KvShown, PolicyShown
 from antiphon.server.settings import ServerSettings
 from server.browser import CHROMIUM, PIXEL, SENTENCE, OmniWire, chromium, opened
 from server.conftest import eventually, running
@@ -140,7 +141,6 @@ async def test_speech_interrupts_and_the_cut_is_told(voice: Path) -> None:
         assert not wire.of("input_audio_buffer.commit")
 
 
-async def test_words_whose_sound_had_not_come_were_not_heard() -> None:
 @pytest.mark.parametrize(
     ("turns", "length", "silence_s"),
     [("server_vad", "2.2 s", 0.5), ("semantic_vad", "3.0 s with the pause after it", 0.0)],
@@ -174,6 +174,7 @@ async def test_the_silence_that_ends_a_turn_is_waited_for_and_not_said(
         assert seconds < silence_s + late_ms / 1000 + 0.8, "nothing else is counted"
 
 
+async def test_words_whose_sound_had_not_come_were_not_heard() -> None:
     wire = OmniWire()
     async with opened(Script(), wire=wire) as console:
         ids = {"response_id": "resp_x", "item_id": "item_x"}
@@ -219,11 +220,11 @@ async def test_an_engine_that_falls_silent_is_said() -> None:
         await expect(rate).to_have_text("1 steps/s")
         await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
         await expect(console.page.locator("#no-sessions")).to_contain_text("feed is not there")
-
         await expect(rate).to_be_empty()
         console.server.engine.viewer(snapshot(60.0))
         await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
         await expect(rate).to_be_empty()
+
 
 async def test_a_strained_server_does_not_say_that_its_places_are_taken() -> None:
     async with running() as server, chromium() as browser:
@@ -396,12 +397,80 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
         )
         console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(idle,)))
         await expect(console.page.locator(".reasons li")).to_have_text(
-            ["next usein 3.0 s: its next turn is coming", *moves]
+            ["next turnexpected in 3.0 s: the person speaks or types, or their turn was announced", *moves]
         )
         late = msgspec.structs.replace(idle, is_expected=False, overdue_s=7.5)
         console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(late,)))
-        words = "next useoverdue for 7.5 s: the longer it is silent, the later it is expected"
+        words = "next turnoverdue for 7.5 s: the longer the person is silent, the later it is expected"
         await expect(console.page.locator(".reasons li")).to_have_text([words, *moves])
+
+
+@pytest.mark.parametrize("width", [992, 1100, 1280])
+async def test_bars_of_sessions_have_one_length_and_nothing_sticks_out(width: int) -> None:
+    async with opened(Script(), viewport={"width": width, "height": 800}) as console:
+        page, engine = console.page, console.server.engine
+        shown = snapshot(count=3)
+        short, long, silent = shown.sessions
+        sessions = (
+            short,
+            msgspec.structs.replace(long, source="acked", generated_s=123.4, played_s=111.1, waited_s=12.3),
+            msgspec.structs.replace(silent, source="unknown", phase="interrupting"),
+        )
+        await eventually(lambda: engine.viewer is not None)
+        assert engine.viewer is not None
+        engine.viewer(msgspec.structs.replace(shown, sessions=sessions))
+        await expect(page.locator(".track")).to_have_count(3)
+        lengths = (
+            """[...document.querySelectorAll(".track")].map((one) => one.getBoundingClientRect().width)"""
+        )
+        widths = await page.evaluate(lengths)
+        assert min(widths) == max(widths) > 100
+        for panel in ("#sessions-panel .scroll", "#pools", "#decisions"):
+            hidden = "(panel) => (({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)"
+            assert await page.evaluate(f"{hidden}(document.querySelector(panel))", panel) <= 0
+        await expect(page.locator(".far").nth(1)).to_have_text("111.1 of 123.4 s heard (reported)")
+        await expect(page.locator("#pools li").first).to_have_text(
+            "thinker1 running · 0 waiting8 of 100 blocks in use, 12 kept"
+        )
+        await expect(page.locator("#pools li").last).to_have_text(
+            "talker1 running · 0 waiting4 of 100 blocks in use"
+        )
+
+
+async def test_policies_are_told_unit_by_unit_and_only_what_was_counted() -> None:
+    async with opened(Script()) as console:
+        page, engine = console.page, console.server.engine
+        await expect(page.locator("#decisions")).to_be_empty()
+        words = await page.evaluate(
+            """getComputedStyle(document.querySelector("#decisions"), "::after").content"""
+        )
+        assert words == '"Nothing was decided since this page was opened."'
+        counted = {"lead_unknown": 0, "held": 14, "observed_step_differed": 2}
+        policies = (
+            PolicyShown("thinker", "urgency", ("step", "pace"), (), counted),
+            PolicyShown("thinker", "lru", ("evict",), ("evict",), {}),
+            PolicyShown("talker", "fcfs", ("step",), (), {"left_out": 0}),
+            PolicyShown("code2wav", "fcfs", ("step",), (), {"left_out": 0}),
+            PolicyShown("", "sticky", ("replica",), (), {}),
+        )
+        await eventually(lambda: engine.viewer is not None)
+        assert engine.viewer is not None
+        engine.viewer(msgspec.structs.replace(snapshot(), policies=policies))
+        await page.click("#policies summary")
+        await expect(page.locator("#policies > ul > li > span")).to_have_text(
+            ["thinker", "talker, code2wav", "all units"]
+        )
+        lines = [
+            "step, pace: urgencyreply held, being far enough ahead ×14 · only observed: step differed ×2",
+            "evict: lru; it was too slow, and the baseline decides evict",
+            "step: fcfs",
+            "replica: sticky",
+        ]
+        await expect(page.locator("#policies li li")).to_have_text(lines)
+        await expect(page.locator("#since")).to_have_text(
+            "Newest first, in seconds since this page was opened"
+        )
+        await expect(page.locator("#decisions .why")).to_have_text("prompts before replies")
 
 
 async def test_a_phone_shows_one_panel_at_a_time() -> None:

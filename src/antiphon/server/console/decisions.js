@@ -1,6 +1,7 @@
 // The last steps that the engine decided, newest first; a stage's equal ones within a second are one line.
 
 import { made } from "./transcript.js";
+import { kindInWords, reasonInWords } from "./words.js";
 
 const KEPT = 400;
 const SHOWN = 80;
@@ -35,13 +36,13 @@ export class Decisions {
     if (!this.paused && steps.length) this.draw();
   }
 
-  add(step) {
   // What was is still told; how fast it goes is not.
   lost() {
     this.last = undefined;
     this.page.rate.textContent = "";
   }
 
+  add(step) {
     const last = this.runs.findLast(({ stage }) => stage === step.stage);
     if (last && same(last, step)) {
       last.times += 1;
@@ -52,11 +53,13 @@ export class Decisions {
     }
   }
 
-  offer(stages) {
+  // `stages`: those that make a reply, each with a colour; `others` have none
+  offer(stages, others) {
     this.stages = stages;
     const chosen = this.page.stage.value;
-    this.page.stage.replaceChildren(new Option("all stages", ""), ...stages.map((stage) => new Option(stage, stage)));
-    if (stages.includes(chosen)) this.page.stage.value = chosen;
+    const all = [...others, ...stages];
+    this.page.stage.replaceChildren(new Option("all stages", ""), ...all.map((stage) => new Option(stage, stage)));
+    if (all.includes(chosen)) this.page.stage.value = chosen;
   }
 
   draw() {
@@ -69,14 +72,14 @@ export class Decisions {
     const line = made("li");
     const place = this.stages.indexOf(stage);
     const what = made("span", "what");
-    what.append(made("b", `key ${place < 0 ? "encoder" : `stage-${place}`}`, stage), ` ${kind}`);
+    what.append(made("b", `key ${place < 0 ? "encoder" : `stage-${place}`}`, stage), ` ${kindInWords(kind)}`);
     if (times > 1) what.append(made("em", "", ` ×${times}`));
     const size = kind === "encode" ? `${rows} media` : `${count(rows, "row")} · ${count(tokens, kind === "vocode" ? "frame" : "token")}`;
     const others = sessions.filter((name) => name !== this.own).map((name) => name.slice(-6));
     const names = [...(others.length < sessions.length ? ["this page"] : []), ...others];
     const who = made("span", "quiet who", names.slice(0, MOST_NAMES).join(" ") + (names.length > MOST_NAMES ? ` +${names.length - MOST_NAMES}` : ""));
     who.title = sessions.join(" ");
-    line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, made("span", "size", size), made("span", "quiet why", reason), who);
+    line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, made("span", "size", size), made("span", "quiet why", reasonInWords(reason)), who);
     return line;
   }
 }

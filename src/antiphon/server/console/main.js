@@ -134,9 +134,11 @@ function settled(session, refused) {
 }
 
 function seen(snapshot) {
-  if (snapshot.makers.join() !== decisions.stages.join()) {
-    sessions.name(snapshot.makers);
-    decisions.offer(snapshot.makers);
+  const { makers, stages } = snapshot;
+  const others = stages.map(({ stage }) => stage).filter((stage) => !makers.includes(stage));
+  if (makers.join() !== decisions.stages.join()) {
+    sessions.name(makers);
+    decisions.offer(makers, others);
   }
   sessions.show(snapshot);
   decisions.take(snapshot, sessions.own);

@@ -1,6 +1,7 @@
-// Which policy takes which decisions of each unit, and what was counted of it.
+// Which policy takes which decisions, unit by unit, and what was counted of it.
 
 import { made } from "./transcript.js";
+import { eventInWords } from "./words.js";
 
 export class Policies {
   // `page`: the list
@@ -13,16 +14,31 @@ export class Policies {
     const shown = JSON.stringify(policies);
     if (shown === this.shown) return;
     this.shown = shown;
-    this.page.replaceChildren(...policies.map((policy) => this.line(policy)));
+    const units = new Map();
+    for (const { unit, ...policy } of policies) units.set(unit, [...(units.get(unit) ?? []), policy]);
+    const groups = new Map(); // units of which the same is told are told together
+    for (const [unit, its] of units) {
+      const told = JSON.stringify(its);
+      groups.set(told, { its, names: [...(groups.get(told)?.names ?? []), unit || "all units"] });
+    }
+    this.page.replaceChildren(...[...groups.values()].map(({ names, its }) => group(names, its)));
   }
+}
 
-  line({ unit, policy, decisions, suspended, observed, events }) {
-    const line = made("li");
-    line.append(made("b", "", unit || "all units"), ` ${policy} decides ${decisions.join(", ")}`);
-    if (suspended.length) line.append(`; it was too slow, and the baseline decides ${suspended.join(", ")}`);
-    if (observed.length) line.append(`; it is observed, and the baseline decides ${observed.join(", ")}`);
-    const counted = Object.entries(events).map(([event, count]) => `${event} ${count}`).join(", ");
-    if (counted) line.append(made("span", "quiet", ` (${counted})`));
-    return line;
-  }
+function group(names, policies) {
+  const group = made("li");
+  const list = made("ul");
+  list.append(...policies.map(line));
+  group.append(made("span", "", names.join(", ")), list);
+  return group;
+}
+
+function line({ policy, decisions, suspended, observed, events }) {
+  const line = made("li", "", `${decisions.join(", ")}: `);
+  line.append(made("b", "", policy));
+  if (suspended.length) line.append(`; it was too slow, and the baseline decides ${suspended.join(", ")}`);
+  if (observed.length) line.append(`; it is observed, and the baseline decides ${observed.join(", ")}`);
+  const counted = Object.entries(events).filter(([, times]) => times).map(([event, times]) => eventInWords(event, times));
+  if (counted.length) line.append(made("span", "quiet", counted.join(" · ")));
+  return line;
 }

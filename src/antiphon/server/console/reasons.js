@@ -1,6 +1,7 @@
 // Why a session's reply runs, waits or is held, stage by stage, and what becomes of its KV, in the engine's words.
 
 import { made } from "./transcript.js";
+import { reasonInWords } from "./words.js";
 
 const MOVES = {
   evicted: "left the device @", taken: "left the device @", copied: "moved to the host @", written: "copied to the host @",
@@ -37,15 +38,15 @@ function doing({ stage, lead_s, state, label, why, until }, index, now) {
     return { index, name: stage, label, lead, state, words: `${more}: ${why}` };
   }
   const what = state === "runs" ? "runs" : `waits for ${state}`;
-  return { index, name: stage, label, lead, state, words: why ? `${what} (${why})` : what };
+  return { index, name: stage, label, lead, state, words: why ? `${what} (${reasonInWords(why)})` : what };
 }
 
 function memory({ next_use_s, is_expected, overdue_s, is_making, stages }, now) {
   const lines = [];
   if (next_use_s !== null && !is_making) {
-    const why = is_expected ? "its next turn is coming" : "as long as people take to answer";
-    const late = `overdue for ${overdue_s.toFixed(1)} s: the longer it is silent, the later it is expected`;
-    lines.push({ name: "next use", words: overdue_s ? late : `in ${next_use_s.toFixed(1)} s: ${why}` });
+    const why = is_expected ? "the person speaks or types, or their turn was announced" : "as long as people take to answer";
+    const late = `overdue for ${overdue_s.toFixed(1)} s: the longer the person is silent, the later it is expected`;
+    lines.push({ name: "next turn", words: overdue_s ? late : `expected in ${next_use_s.toFixed(1)} s: ${why}` });
   }
   stages.forEach(({ stage, moved, preload }, index) => {
     for (const one of [preload, moved]) {
@@ -67,7 +68,9 @@ function line({ index, name, label, lead, state, words }) {
   if (state) {
     const dry = made("span", "", lead);
     dry.title = "When the listener, or the reader, runs dry if this stage makes no more";
-    item.append(made("b", "", label), dry);
+    const group = made("b", "", label);
+    group.title = "How urgent it is, as the step policy names it";
+    item.append(group, dry);
   }
   item.append(made("span", state === "held" ? "held" : "", words));
   return item;

@@ -2,6 +2,7 @@
 
 import { Reasons } from "./reasons.js";
 import { made } from "./transcript.js";
+import { SOURCES } from "./words.js";
 
 const LEAST_SCALE_S = 4;
 
@@ -48,8 +49,9 @@ export class Sessions {
     return row;
   }
 
-  // Seconds per stage. A text stage's are an estimate while the reply is made, and its sound's afterwards.
-  frontiers({ stages, is_making, generated_s }) {
+  // Seconds per stage. Text is as far as the listener can hear if no more is written, and no less far than the
+  // sound that was made of it.
+  frontiers({ stages, is_making, generated_s, played_s }) {
     const sound = Math.max(generated_s, ...stages.map(({ audio_s }) => audio_s ?? 0));
     return stages.map(({ stage, audio_s, lead_s }) => ({
       stage, end: audio_s ?? (is_making && lead_s !== null ? Math.max(sound, played_s + lead_s) : sound),
@@ -64,9 +66,9 @@ export class Sessions {
     }
     stages.forEach(({ stage, running, waiting, kv_blocks, kv_blocks_free, kv_blocks_idle }, index) => {
       const [name, meter, words] = this.page.pools.children[index].children;
+      const [requests, blocks] = words.children;
       const used = kv_blocks - kv_blocks_free - kv_blocks_idle;
       name.textContent = stage;
-      const [requests, blocks] = words.children;
       meter.style.setProperty("--used", `${(100 * used) / kv_blocks}%`);
       meter.style.setProperty("--kept", `${(100 * (used + kv_blocks_idle)) / kv_blocks}%`);
       put(requests, `${running} running · ${waiting} waiting`);
@@ -124,8 +126,8 @@ class Row {
     });
     this.cursor.style.setProperty("--at", at(played_s));
     this.cursor.hidden = source === "unknown";
-    const far = source === "unknown" ? "nothing heard yet"
-      : `${played_s.toFixed(1)} of ${generated_s.toFixed(1)} s heard (${source})`;
+    const words = SOURCES[source] ?? source;
+    const far = source === "unknown" ? words : `${played_s.toFixed(1)} of ${generated_s.toFixed(1)} s heard (${words})`;
     put(this.far, far);
     this.far.title = "Reported: its client says how much it has played. Estimated: from the clock alone.";
     const ahead = frontiers.map(({ stage, end }) => `${stage} at ${end.toFixed(1)} s`);
