@@ -226,6 +226,25 @@ async def test_an_engine_that_falls_silent_is_said() -> None:
         await expect(rate).to_be_empty()
 
 
+async def test_an_engine_that_starts_again_shows_nothing_of_the_last() -> None:
+    async with opened(Script()) as console:
+        page, engine = console.page, console.server.engine
+        await eventually(lambda: engine.viewer is not None)
+        assert engine.viewer is not None
+        for shown, at in enumerate((1.0, 2.25), 1):
+            engine.viewer(snapshot(at))
+            await expect(page.locator("#decisions li")).to_have_count(shown)
+        await expect(page.locator("#rate")).to_have_text("1 steps/s")
+        console.server.serving.engine, console.server.serving.loading = None, "starting"
+        console.server.serving.forsake()
+        await console.state("loading")
+        assert await page.locator("#rate").inner_text() == ""
+        assert await page.locator("#sessions tbody tr").count() == 0
+        await expect(page.locator("#no-sessions")).to_contain_text("feed is not there")
+        engine.viewer(snapshot(3.0, count=0))
+        await expect(page.locator("#no-sessions")).to_have_text("Nobody is connected.")
+
+
 async def test_a_strained_server_does_not_say_that_its_places_are_taken() -> None:
     async with running() as server, chromium() as browser:
         server.serving.least_lead_s = lambda: 0.1
@@ -450,7 +469,7 @@ async def test_policies_are_told_unit_by_unit_and_only_what_was_counted() -> Non
             PolicyShown("thinker", "urgency", ("step", "pace"), (), counted),
             PolicyShown("thinker", "lru", ("evict",), ("evict",), {}),
             PolicyShown("talker", "fcfs", ("step",), (), {"left_out": 0}),
-            PolicyShown("code2wav", "fcfs", ("step",), (), {"left_out": 0}),
+            PolicyShown("encoders+code2wav", "fcfs", ("step",), (), {"left_out": 0}),
             PolicyShown("", "sticky", ("replica",), (), {}),
         )
         await eventually(lambda: engine.viewer is not None)
@@ -458,7 +477,7 @@ async def test_policies_are_told_unit_by_unit_and_only_what_was_counted() -> Non
         engine.viewer(msgspec.structs.replace(snapshot(), policies=policies))
         await page.click("#policies summary")
         await expect(page.locator("#policies > ul > li > span")).to_have_text(
-            ["thinker", "talker, code2wav", "all units"]
+            ["thinker", "talker, encoders + code2wav", "all units"]
         )
         lines = [
             "step, pace: urgencyreply held, being far enough ahead ×14 · only observed: step differed ×2",

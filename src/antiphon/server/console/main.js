@@ -68,10 +68,7 @@ const sessions = new Sessions({
 });
 const decisions = new Decisions({ decisions: $("decisions"), stage: $("stage"), pause: $("pause"), rate: $("rate") });
 const policies = new Policies(document.querySelector("#policies ul"));
-const feed = new Feed(seen, () => {
-  sessions.lost();
-  decisions.lost();
-});
+const feed = new Feed(seen, unseen);
 
 // What the page shows.
 
@@ -109,6 +106,7 @@ function connection(state, words, listed) {
   connected = state === "open";
   trouble = connected ? null : { state, words };
   if (connected || state === "full" || state === "strained") feed.begin(); // it needs no session
+  else unseen(); // known before the feed falls silent; if it does not, it shows all again
   if (connected) {
     transcript.divide("A new session: the model does not know what stands above.");
     model = listed;
@@ -143,6 +141,11 @@ function seen(snapshot) {
   sessions.show(snapshot);
   decisions.take(snapshot, sessions.own);
   policies.take(snapshot);
+}
+
+function unseen() {
+  sessions.lost();
+  decisions.lost();
 }
 
 // What the person does.

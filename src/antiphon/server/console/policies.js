@@ -19,7 +19,7 @@ export class Policies {
     const groups = new Map(); // units of which the same is told are told together
     for (const [unit, its] of units) {
       const told = JSON.stringify(its);
-      groups.set(told, { its, names: [...(groups.get(told)?.names ?? []), unit || "all units"] });
+      groups.set(told, { its, names: [...(groups.get(told)?.names ?? []), unit.replaceAll("+", " + ") || "all units"] });
     }
     this.page.replaceChildren(...[...groups.values()].map(({ names, its }) => group(names, its)));
   }

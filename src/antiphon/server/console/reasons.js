@@ -32,7 +32,7 @@ export class Reasons {
 // A stage with a reply to work on. `lead_s` is how long the listener has sound if this stage stops now.
 function doing({ stage, lead_s, state, label, why, until }, index, now) {
   if (!state) return null;
-  const lead = lead_s === null ? "" : lead_s > 0 ? `dry in ${lead_s.toFixed(1)} s` : "dry";
+  const lead = lead_s === null ? "" : lead_s >= 0.05 ? `dry in ${lead_s.toFixed(1)} s` : "dry";
   if (state === "held") {
     const more = until === null ? "held" : `held ${Math.max(0, until - now).toFixed(1)} s more`;
     return { index, name: stage, label, lead, state, words: `${more}: ${why}` };

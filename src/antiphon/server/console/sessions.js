@@ -30,6 +30,7 @@ export class Sessions {
     const own = this.rows.get(this.own)?.element;
     if (own && this.body.firstElementChild !== own) this.body.prepend(own);
     this.page.none.hidden = sessions.length > 0;
+    put(this.page.none, "Nobody is connected.");
     this.page.count.textContent = sessions.length || "";
   }
 
@@ -44,7 +45,6 @@ export class Sessions {
       row = new Row(session);
       this.rows.set(session.session, row);
       this.body.append(row.element);
-      this.page.none.textContent = "Nobody is connected.";
     }
     return row;
   }
