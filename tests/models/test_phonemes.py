@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -14,15 +15,136 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from antiphon.core.errors import CheckpointError
+from antiphon.core.latin import has_words
 from antiphon.models.cascade.symbols import symbols_of
 from antiphon.models.phonemes import Phonemiser
 from antiphon.models.phonemes.ipa import to_ipa
 from antiphon.models.phonemes.lexicon import Lexicon
 from antiphon.models.phonemes.network import MOST_LETTERS, WordNetwork
 from antiphon.models.phonemes.numbers import cardinal, decimal, ordinal, year
+from antiphon.models.phonemes.written import in_words
 from fakes.model_files import word_network
 
+NUMBER_WORDS = {
+    "about": "əbˈWt",
+    "at": "æt",
+    "billionth": "bˈɪljənθ",
+    "Celsius": "sˈɛlsiəs",
+    "celsius": "sˈɛlsiəs",
+    "cubed": "kjˈubd",
+    "degree": "dəɡɹˈi",
+    "divided": "dəvˈIdᵻd",
+    "dollars": "dˈɑləɹz",
+    "eighteenth": "ˌAttˈinθ",
+    "eighth": "ˈAθ",
+    "eightieth": "ˈAɾiəθ",
+    "eleventh": "əlˈɛvənθ",
+    "equals": "ˈikwᵊlz",
+    "euro": "jˈʊɹO",
+    "Fahrenheit": "fˈɛɹənhˌIt",
+    "fifteenth": "fˌɪftˈinθ",
+    "fifth": "fˈɪfθ",
+    "fiftieth": "fˈɪftiəθ",
+    "fortieth": "fˈɔɹɾiəθ",
+    "fourteenth": "fˌɔɹtˈinθ",
+    "fourth": "fˈɔɹθ",
+    "gigabyte": "ɡˈɪɡəbˌIt",
+    "gigabytes": "ɡˈɪɡəbˌIts",
+    "half": "hˈæf",
+    "hour": "ˈWəɹ",
+    "hours": "ˈWəɹz",
+    "hundredth": "hˈʌndɹədθ",
+    "in": "ɪn",
+    "is": "ɪz",
+    "kilogram": "kˈɪləɡɹˌæm",
+    "kilograms": "kˈɪləɡɹˌæmz",
+    "kilometer": "kəlˈɑməɾəɹ",
+    "least": "lˈist",
+    "leaves": "lˈivz",
+    "less": "lˈɛs",
+    "meter": "mˈiɾəɹ",
+    "meters": "mˈiɾəɹz",
+    "mile": "mˈIl",
+    "miles": "mˈIlz",
+    "millionth": "mˈɪljənθ",
+    "month": "mˈʌnθ",
+    "nineteenth": "nˌIntˈinθ",
+    "ninetieth": "nˈIndiəθ",
+    "ninth": "nˈInθ",
+    "November": "nOvˈɛmbəɹ",
+    "number": "nˈʌmbəɹ",
+    "o'clock": "əklˈɑk",
+    "of": "ʌv",
+    "oh": "ˈO",
+    "or": "ɔɹ",
+    "out": "ˈWt",
+    "p": "pˈi",
+    "per": "pɜɹ",
+    "pm": "pˌiˈɛm",
+    "pound": "pˈWnd",
+    "pounds": "pˈWndz",
+    "power": "pˈWəɹ",
+    "quarters": "kwˈɔɹɾəɹz",
+    "seconds": "sˈɛkəndz",
+    "section": "sˈɛkʃən",
+    "seventeenth": "sˌɛvəntˈinθ",
+    "seventh": "sˈɛvənθ",
+    "seventieth": "sˈɛvəntiəθ",
+    "sixteenth": "sˌɪkstˈinθ",
+    "sixth": "sˈɪksθ",
+    "sixtieth": "sˈɪkstiəθ",
+    "square": "skwˈɛɹ",
+    "squared": "skwˈɛɹd",
+    "tenth": "tˈɛnθ",
+    "than": "ðən",
+    "thirteenth": "θˌɜɹtˈinθ",
+    "thirtieth": "θˈɜɹɾiəθ",
+    "thousandth": "θˈWzᵊnθ",
+    "times": "tˈImz",
+    "train": "tɹˈAn",
+    "trillionth": "tɹˈɪljənθ",
+    "twelfth": "twˈɛlfθ",
+    "twentieth": "twˈɛntiəθ",
+    "yen": "jˈɛn",
+    "gigahertz": "ɡˈɪɡəhˌɜɹts",
+    "kilohertz": "kˈɪləhˌɜɹts",
+    "zero": "zˈɪɹO",
+    "three": "θɹˈi",
+    "four": "fˈɔɹ",
+    "six": "sˈɪks",
+    "seven": "sˈɛvən",
+    "eight": "ˈAt",
+    "nine": "nˈIn",
+    "ten": "tˈɛn",
+    "eleven": "əlˈɛvᵊn",
+    "twelve": "twˈɛlv",
+    "thirteen": "θˌɜɹtˈin",
+    "fourteen": "fˌɔɹtˈin",
+    "fifteen": "fˌɪftˈin",
+    "sixteen": "sˌɪkstˈin",
+    "seventeen": "sˌɛvəntˈin",
+    "eighteen": "ˌAtˈin",
+    "nineteen": "nˌIntˈin",
+    "thirty": "θˈɜɹɾi",
+    "forty": "fˈɔɹɾi",
+    "fifty": "fˈɪfti",
+    "sixty": "sˈɪksti",
+    "seventy": "sˈɛvənti",
+    "eighty": "ˈAɾi",
+    "ninety": "nˈIndi",
+    "hundred": "hˈʌndɹəd",
+    "thousand": "θˈWzᵊnd",
+    "million": "mˈɪljᵊn",
+    "billion": "bˈɪljən",
+    "trillion": "tɹˈɪljən",
+    "second": "sˈɛkənd",
+    "third": "θˈɜɹd",
+    "quarter": "kwˈɔɹɾəɹ",
+    "minus": "mˈInəs",
+    "plus": "plˈʌs",
+}
 DICTIONARY: dict[str, Any] = {
+    **NUMBER_WORDS,
     "am": "ˈæm",
     "and": "ænd",
     "apple": "ˈæpᵊl",
@@ -123,6 +245,110 @@ def test_an_unknown_word_is_said_as_the_network_has_it(phonemiser: Phonemiser) -
     assert first == again
     assert first[0].symbols == accented[0].symbols
     assert phonemiser.words("zyxg")[0].symbols != phonemiser.words("qwrt")[0].symbols
+
+
+READ_AS = [
+    ("3:45", "three forty five"),
+    ("The train leaves at 3:45 pm.", "The train leaves at three forty five pm."),
+    ("(3:45pm)", "(three forty five pm)"),
+    ("12:00, 9:05 or 15:00", "twelve o'clock, nine oh five or fifteen hundred"),
+    ("3:00 p.m. 3:45:20", "three p.m. three forty five and twenty seconds"),
+    ("10:30-11:30", "ten thirty to eleven thirty"),
+    ("2:1 16:9 60:40", "two to one sixteen to nine sixty to forty"),
+    ("20°C, -5 °F, 90°", "twenty degrees Celsius, minus five degrees Fahrenheit, ninety degrees"),
+    ("10kg 1kg 5 km. 1 km", "ten kilograms one kilogram five kilometers. one kilometer"),
+    (
+        "100km/h, 60 mph, 9.8 m/s²",
+        "one hundred kilometers per hour, sixty miles per hour, 9.8 meters per second squared",
+    ),
+    ("16 GB 2.4GHz 10m² 5-kg", "sixteen gigabytes 2.4 gigahertz ten square meters five kilogram"),
+    ("2h30m 5s 30s", "two hours thirty minutes five seconds thirties"),
+    ("5 in the box", "five in the box"),
+    ("2000 km", "two thousand kilometers"),
+    ("km 5", "km five"),
+    ("50€ 5 € $5.2 £3, ¥500", "fifty euros five euros $5.20 three pounds, five hundred yen"),
+    ("-$5 $5-$10 $5/month", "minus five dollars five dollars to ten dollars five dollars per month"),
+    ("$1.5 million, $20M", "1.5 million dollars, twenty million dollars"),
+    ("1+1=2", "one plus one equals two"),
+    ("5-3=2, 6 / 3 = 2", "five minus three equals two, six divided by three equals two"),
+    (
+        "5×6 5*6 6÷2 2^10 −5",
+        "five times six five times six six divided by two two to the power of ten minus five",
+    ),
+    ("x=5 5<6 n >= 3", "x equals five five is less than six n is at least three"),
+    ("10² x³ 10⁻³", "ten squared x cubed ten to the power of minus three"),
+    ("3-5 10–20 1990 - 1995", "three to five ten to twenty 1990 to 1995"),
+    ("1914-18", "nineteen fourteen to eighteen"),
+    ("2026-11-27", "November twenty seventh, twenty twenty six"),
+    ("1/2 3/4 8/10 1 1/2", "one half three quarters eight out of ten one and a half"),
+    ("½ 2½ ½kg", "one half two and a half one half kilogram"),
+    ("5551234567 0800", "five five five one two three four five six seven zero eight zero zero"),
+    ("1000000", "one million"),
+    ("1,2,3", "one, two, three"),
+    ("#5 ~5 <5", "number five about five less than five"),
+    ("٣ ３ ③ 3️⃣", "three three three three"),
+    ("zq12:qx", "zq twelve qx"),
+]
+"""A text, and words that are read alike."""
+
+
+@pytest.mark.parametrize(("text", "words"), READ_AS)
+def test_figures_are_read_as_words(phonemiser: Phonemiser, text: str, words: str) -> None:
+    read, spelt = (" ".join(word.symbols for word in phonemiser.words(words)) for words in (text, words))
+    assert read == spelt
+
+
+@pytest.mark.parametrize(
+    "text", ["24/7 9/11", "F-16 GPT-4 B52", "5-3 555-1234 1-800-555-0199", "1999 1990s 3rd 2.0.1 7pm 10%"]
+)
+def test_what_misaki_says_of_figures_is_not_read_anew(text: str) -> None:
+    assert [reading for *_, reading in in_words(text)] == text.split()
+
+
+def test_a_word_that_is_read_as_more_is_over_with_the_last_of_them(phonemiser: Phonemiser) -> None:
+    text = "At  3:45 we walk 5 km, or 5 €."
+    words = phonemiser.words(text)
+    assert [text[word.start : word.end] for word in words] == text.split()
+    ids, ends = phonemiser.read(text)
+    assert [end for end, _ in ends] == [word.end for word in words]
+    assert ends[1][1] - ends[0][1] == 2 * 3 + 2 * sum(
+        len(word.symbols) for word in phonemiser.words("three forty five")
+    )
+    assert ends[-1][1] == len(ids) - 1
+
+
+FIGURES = st.lists(
+    st.sampled_from(
+        [*"0123456789" * 3, *":-–/.,+=×°%$€#*^~<>()'\" ½²é日\u0663", "km", "kg", "C", "pm", "s", "th"]
+    ),
+    min_size=1,
+    max_size=10,
+).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(before=FIGURES, after=FIGURES, digits=st.permutations("123456789"))
+def test_no_digit_is_silent(phonemiser: Phonemiser, before: str, after: str, digits: list[str]) -> None:
+    """With another digit in its place a text sounds another way."""
+    one, other = (
+        [word.symbols for word in phonemiser.words(f"{before}{digit}{after}")] for digit in digits[:2]
+    )
+    assert one != other
+
+
+@pytest.mark.parametrize("text", ["こんにちは 你好", "Привет", "🎉", "日本-日本"])
+def test_letters_of_another_script_are_silent(phonemiser: Phonemiser, text: str) -> None:
+    assert phonemiser.read(text) == ([], [])
+    assert not has_words(text, latin_only=True)
+    mixed = f"The dog {text} 2"
+    assert [mixed[word.start : word.end] for word in phonemiser.words(mixed)] == ["The", "dog", "2"]
+    assert has_words(mixed, latin_only=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(max_size=40))
+def test_a_text_is_a_chunk_after_another(text: str) -> None:
+    assert [text[start:end] for start, end, _ in in_words(text)] == re.findall(r"\S+", text)
 
 
 @settings(max_examples=300, deadline=None)

@@ -205,3 +205,14 @@ def test_a_reply_is_put_together_from_its_pieces() -> None:
     assert (whole.text, whole.sound) == ("Soon", b"1234")
     calls = [(call.id, call.function.name, call.function.arguments) for call in whole.shown_calls()]
     assert calls == [("call-1", "now", '{"a":1}'), ("call-2", "then", "")]
+
+
+def test_a_voice_of_latin_letters_says_no_others() -> None:
+    asked = converted({"input": "こんにちは 🎉"}, SpeechRequest)
+    latin = msgspec.structs.replace(INFO, latin_only=True)
+    with pytest.raises(ProtocolError, match="no Latin letter") as caught:
+        read_speech(asked, latin, LIMITS, "session", "reply")
+    assert caught.value.param == "input"
+    assert read_speech(asked, INFO, LIMITS, "session", "reply").say == asked.input
+    mixed = converted({"input": "こんにちは 2"}, SpeechRequest)
+    assert read_speech(mixed, latin, LIMITS, "session", "reply").say == mixed.input

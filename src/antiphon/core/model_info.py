@@ -26,6 +26,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     inputs       what its prompts may show beside text: "audio", "image" (clips included)
     takes_tools  its prompts show the tools that a reply may call
     json_calls   it writes calls as bare JSON with "parameters", as Llama 3 does; else in <tool_call> tags
+    latin_only   its voice says no letters of another script
     """
 
     name: str
@@ -44,6 +45,7 @@ class ModelInfo(msgspec.Struct, frozen=True, tag=True):
     inputs: tuple[str, ...] = ("audio", "image")
     takes_tools: bool = True
     json_calls: bool = False
+    latin_only: bool = False
 
     @property
     def has_transcriber(self) -> bool:

@@ -263,6 +263,7 @@ def model_info(opened: Opened, options: EngineOptions, name: str, prompter: Prom
         inputs=("audio",) * opened.graph.takes_media + ("image",) * opened.graph.sees,
         takes_tools=prompter.takes_tools,
         json_calls=bool(prompter.json_call_ids),
+        latin_only=opened.family.latin_only(opened.config),
     )
 
 

@@ -80,6 +80,10 @@ class Family(ABC):
         """Codes of those that a transcriber hears, its own first; none for a model that has none."""
         return ()
 
+    def latin_only(self, config: Any) -> bool:
+        """Its voice says no letters of another script."""
+        return False
+
     def layout(self, stage: str, config: Any) -> Layout:
         """Parameters and sources of a stage. Raises ValueError for one that the family doesn't have, and
         CheckpointError for one that the checkpoint doesn't have."""

@@ -11,6 +11,7 @@ from antiphon.core.conversation import AudioPart, Item, TextPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import ResponseRequested
 from antiphon.core.ids import content_key
+from antiphon.core.latin import has_words
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Usage
 from antiphon.core.sampling import Sampling
@@ -132,9 +133,10 @@ def read_speech(
             code="unsupported_parameter",
             param="speed",
         )
-    if not any(map(str.isalnum, asked.input)):
+    if not has_words(asked.input, latin_only=info.latin_only):
+        letters = "Latin letter (this voice says no other)" if info.latin_only else "letter"
         raise ProtocolError(
-            "The input has no text to read aloud: there is no letter and no digit in it.", param="input"
+            f"The input has no text to read aloud: there is no {letters} and no digit in it.", param="input"
         )
     return ResponseRequested(
         session=session,

@@ -115,6 +115,12 @@ class Cascade(Family):
     def languages(self, config: CascadeConfig) -> tuple[str, ...]:
         return tuple(config.transcriber.languages)
 
+    def latin_only(self, config: CascadeConfig) -> bool:
+        """Of English phonemes; what a voice of characters says is in its table."""
+        from antiphon.models.cascade.symbols import has_phonemes
+
+        return has_phonemes(config.directories["voice"])
+
     def read_shape(self, config: CascadeConfig, name: str) -> ModelShape:
         """The transcriber's attention to an encoder and its plain MLP weigh what a gated MLP of this size
         does."""

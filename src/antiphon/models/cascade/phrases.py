@@ -49,7 +49,7 @@ def next_phrase(text: str, *, num_before: int, is_over: bool) -> int | None:
             return end
         if num_words >= least and _CLAUSE_END.search(text, start, end):
             return end
-        if not _is_dangling(word[0]):
+        if not _is_dangling(word[0]) and not _is_counting(word[0], text[end : end + 1]):
             open_end = end
         if num_words >= most and open_end is not None:
             return open_end
@@ -66,6 +66,11 @@ def shortened(text: str, end: int, most: int) -> int:
 
 def _is_dangling(word: str) -> bool:
     return word.strip().lower() in _DANGLING
+
+
+def _is_counting(word: str, following: str) -> bool:
+    """A number before what it counts: `5 km` is said as one."""
+    return word.rstrip()[-1:].isdecimal() and not following.isdecimal()
 
 
 def is_speakable(text: str) -> bool:

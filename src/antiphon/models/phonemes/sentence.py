@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from antiphon.models.phonemes.lexicon import CURRENCIES, PRIMARY, VOWELS, Following, Lexicon, stressed
-from antiphon.models.phonemes.tokens import PUNCTUATION, Token, is_digits, tokenise
+from antiphon.models.phonemes.tokens import PUNCTUATION, Token, is_digits, is_number, tokenise
+from antiphon.models.phonemes.written import in_words
 
 _DIPHTHONGS = frozenset("AIOQWYʤʧ")
 _CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
@@ -47,7 +48,9 @@ class Pronouncer:
 
     def pronounce(self, text: str) -> Iterator[tuple[int, int, str]]:
         """(start, end, phonemes) of the runs without white space, phonemes in misaki's alphabet."""
-        chunks, tokens = tokenise(text)
+        runs = list(in_words(text))
+        readings = [(i, part) for i, (*_, reading) in enumerate(runs) for part in reading.split()]
+        chunks, tokens = tokenise(" ".join(part for _, part in readings))
         words = _words(tokens)
         following = Following()
         for word in reversed(words):
@@ -55,7 +58,11 @@ class Pronouncer:
         said = [""] * len(chunks)
         for word in words:
             said[word[0].chunk] += _joined(word)
-        return ((start, end, phonemes) for (start, end), phonemes in zip(chunks, said, strict=True))
+        spoken: list[list[str]] = [[] for _ in runs]
+        for (i, _), phonemes in zip(readings, said, strict=True):
+            if phonemes:
+                spoken[i].append(phonemes)
+        return ((start, end, " ".join(parts)) for (start, end, _), parts in zip(runs, spoken, strict=True))
 
     def _one(self, token: Token, following: Following) -> Following:
         if token.phonemes is None:
@@ -65,8 +72,10 @@ class Pronouncer:
         return _following(following, token.phonemes, token.text, token.tag)
 
     def _many(self, word: Word, following: Following) -> Following:
-        """The longest run of parts that the lexicon knows, from the end; if a part is unknown, all is. A word
-        of more parts than words have is read part by part: to try all its runs takes the cube of them."""
+        """The longest run of parts that the lexicon knows, from the end; if a part is unknown, all is, unless
+        there are digits in the word, which only the lexicon says. A word of more parts than words have is
+        read part by part: to try all its runs takes the cube of them."""
+        has_digits = any(is_number(token.text, token.is_head) for token in word)
         if len(word) > MOST_PARTS:
             for token in reversed(word):
                 following = self._one(token, following)
@@ -86,6 +95,9 @@ class Pronouncer:
                 right -= 1
                 left = 0
                 if word[right].phonemes is None:
+                    if has_digits:
+                        following = self._one(word[right], following)
+                        continue
                     if not set(word[right].text) <= _SILENT:
                         _say(word, self._unknown(_merged(word).text))
                         return following
