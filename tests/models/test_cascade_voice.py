@@ -93,10 +93,10 @@ def test_no_phrase_is_cut_before_its_end_is_sure():
 
 def test_a_number_stays_with_what_it_counts() -> None:
     text = "From here we walk another 5 kilometers and then rest"
-    cut = next_phrase(text, is_first=True, is_over=True)
+    cut = next_phrase(text, num_before=0, is_over=True)
     assert text[:cut] == "From here we walk another "
     counted = "One two three four five 6 7 8 9 10"
-    cut = next_phrase(counted, is_first=True, is_over=True)
+    cut = next_phrase(counted, num_before=0, is_over=True)
     assert counted[:cut] == "One two three four five 6 ", "numbers are cut apart"
 
 
