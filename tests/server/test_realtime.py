@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import signal
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -352,6 +354,23 @@ async def test_a_drain_says_what_is_open_and_how_long_it_waits(caplog: pytest.Lo
                 await talker.until("response.done")
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
+
+
+def test_who_is_cut_off_by_a_second_signal_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def cut_off() -> None:
+        engine = FakeEngine(Script(gate=asyncio.Event()))
+        async with running(engine=engine) as served, served.socket() as client:
+            await client.send("response.create")
+            await client.until("response.output_audio_transcript.delta")
+            served.server.handle_exit(signal.SIGINT, None)
+            await eventually(lambda: served.serving.is_draining)
+            served.server.handle_exit(signal.SIGINT, None)
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await client.until("response.done")
+            assert closed.value.rcvd.code == 1012
+
+    asyncio.run(cut_off())  # its end cancels what the server left
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_drain_is_bounded_and_still_ends_responses() -> None:

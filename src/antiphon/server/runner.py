@@ -93,6 +93,8 @@ def server_for(app: FastAPI, host: str, port: int, tls: Tls | None = None) -> Dr
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
         timeout_graceful_shutdown=SHUTDOWN_S,
+        # the app has nothing to start or end here, and a second signal would leave that task to be cancelled
+        lifespan="off",
         log_config=None,
         access_log=False,
     )
