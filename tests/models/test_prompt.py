@@ -285,7 +285,7 @@ def test_text_that_is_far_too_long_is_not_made_tokens_of(demo: Room, raw: str | 
     made = prompter.render(RenderPrompt(1, items, False, raw=raw))
     assert isinstance(made, PromptFailed)
     assert made.code == "context_length_exceeded"
-    assert made.message.startswith("max_prompt_chars: 1e+06 is over the limit of 16000")
+    assert made.message.startswith("max_prompt_chars: 1000000 is over the limit of 16000")
     assert made.over == 62.5
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import ceil, isinf
 
 
 class AntiphonError(Exception):
@@ -63,8 +64,10 @@ class LimitExceeded(AntiphonError):
     """
 
     def __init__(self, limit: str, allowed: float, got: float, hint: str = "", said: str = "") -> None:
-        said = said or f"{got:g} is over the limit of {allowed:g}"
-        super().__init__(f"{limit}: {said}{'. ' + hint if hint else ''}")
+        said = said or _over(allowed, got)
+        # a hint that is no sentence of its own tells what is meant
+        link = "" if not hint else ": " if hint[0].islower() else ". "
+        super().__init__(f"{limit}: {said}{link}{hint}")
         self.limit = limit
         self.param: str | None = None
         self.allowed = allowed
@@ -131,6 +134,18 @@ class StageFailed(AntiphonError):
         super().__init__(f"stage {stage}: {message}")
         self.stage = stage
         self.requests = requests
+
+
+def _over(allowed: float, got: float) -> str:
+    if isinf(got):  # it was not counted to its end
+        return f"over the limit of {_written(allowed)}"
+    return f"{_written(got)} is over the limit of {_written(allowed)}"
+
+
+def _written(number: float) -> str:
+    """Whole numbers as a deployment's file has them; others to a thousandth, rounded up, so that what is over
+    a limit never reads like it."""
+    return str(int(number)) if number == int(number) else f"{ceil(number * 1000) / 1000:.10g}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
