@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from antiphon import __version__
 from antiphon.cli import app
+from antiphon.core.errors import AntiphonError
 from antiphon.nn.cpu import has_pairs
 from antiphon.server import launch
 
@@ -80,6 +81,20 @@ def test_who_stops_it_while_it_starts_sees_no_traceback(wait_s: float) -> None:
         _, said = process.communicate(timeout=20)
     assert "Traceback" not in said
     assert process.returncode in (1, 130)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+async def test_an_address_that_cannot_be_had_is_told_once(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = launch.ServeOptions(host, taken.getsockname()[1])
+        server = launch.server_for(launch.create_app(), where.host, where.port)
+        with pytest.raises(AntiphonError, match="cannot listen on"):
+            await launch._listen(server, where)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_why_an_address_cannot_be_listened_on() -> None:

@@ -81,13 +81,21 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
 
 
 async def _listen(server: DrainingServer, where: ServeOptions) -> None:
-    """uvicorn leaves by SystemExit when it cannot bind; that is an error for people."""
+    """When uvicorn cannot bind it logs the system's error and raises SystemExit; people are told in words."""
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    uvicorn_log.addFilter(_is_no_system_error)
     try:
         await server.serve()
     except SystemExit:
         raise AntiphonError(
             f"cannot listen on {where.host}:{where.port}: {_why_not(where.host, where.port)}"
         ) from None
+    finally:
+        uvicorn_log.removeFilter(_is_no_system_error)
+
+
+def _is_no_system_error(record: logging.LogRecord) -> bool:
+    return not isinstance(record.msg, OSError)
 
 
 def _why_not(host: str, port: int) -> str:
