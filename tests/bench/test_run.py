@@ -20,6 +20,7 @@ from antiphon.bench.target import Pace, Target, model_of
 from antiphon.core.errors import ConfigError
 from antiphon.metrics.log import (
     ClientSampled,
+    ErrorSeen,
     Event,
     ResponseEnded,
     ResponseStarted,
@@ -233,6 +234,15 @@ async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
     assert not progress.refusals()
     progress.saw(ResponseEnded(t_s=9.0, session="sess", response="resp", status="failed"))
     assert "3 replies, 1 of them failed" in progress.line(12.0)
+
+
+def test_progress_counts_one_of_a_thing_and_no_late_cancels() -> None:
+    progress = Progress(Console(file=io.StringIO()))
+    progress.saw(SessionStarted(t_s=1.0, session="a", kind="person"))
+    for code in ("server_error", "response_cancel_not_active"):
+        progress.saw(ErrorSeen(t_s=2.0, session="a", code=code, message="m"))
+    assert "1 session  0 replies" in progress.line(12.0)
+    assert progress.line(12.0).endswith("0 refused  1 error")
 
 
 def test_progress_in_a_file_is_not_wrapped() -> None:

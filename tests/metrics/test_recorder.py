@@ -165,6 +165,12 @@ def test_the_first_error_belongs_to_the_response_that_was_open() -> None:
     assert folded.errors == tuple(errors)
 
 
+def test_a_cancel_that_came_after_its_reply_ended_is_no_error() -> None:
+    late = ErrorSeen(t_s=1.5, session="a", code="response_cancel_not_active", message="m")
+    folded = run(session(), turn(), reply(end_s=2.0), [late])
+    assert (folded.errors, folded.responses[0].error) == ((), None)
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "is_answer"),
     [

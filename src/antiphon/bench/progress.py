@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
+from antiphon.core.counted import counted
 from antiphon.core.playback import Playback
 from antiphon.metrics.log import (
     AudioDelta,
@@ -79,7 +80,7 @@ class Progress:
                 self._open.discard(event.session)
                 self._refusals[event.code] += 1
                 self._refused_last[event.code] = event.message
-            case ErrorSeen():
+            case ErrorSeen() if not event.is_late_cancel:
                 self._num_errors += 1
             case _:
                 pass
@@ -95,9 +96,11 @@ class Progress:
         ttfp = f"{np.percentile(self._ttfp_s, 90):.2f} s" if self._ttfp_s else "none yet"
         waiting = f"  {len(self._queued)} waiting" if self._queued else ""
         return (
-            f"{now:5.0f} s  {len(self._open)} sessions{waiting}  "
-            f"{self._num_replies} replies, {self._num_failed} of them failed  TTFP p90 {ttfp}  "
-            f"{self._num_gaps} gaps  {self._refusals.total()} refused  {self._num_errors} errors"
+            f"{now:5.0f} s  {counted(len(self._open), 'session')}{waiting}  "
+            f"{counted(self._num_replies, 'reply', 'replies')}, {self._num_failed} of them failed  "
+            f"TTFP p90 {ttfp}  "
+            f"{counted(self._num_gaps, 'gap')}  {self._refusals.total()} refused  "
+            f"{counted(self._num_errors, 'error')}"
         )
 
     def refusals(self) -> list[str]:

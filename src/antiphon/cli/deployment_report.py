@@ -16,6 +16,7 @@ from antiphon.assembly.resolve import Resolved
 from antiphon.assembly.session_size import session_size
 from antiphon.assembly.sizing import gib
 from antiphon.core.config import EngineOptions
+from antiphon.core.counted import counted
 from antiphon.core.graph import StageKind
 from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S
 from antiphon.workload.load import find
@@ -63,7 +64,7 @@ def steps(found: Resolved) -> Iterator[Row]:
             return
         own = found.options.of(stage)
         rows = own.max_rows if own.step_rows is None else own.step_rows
-        yield [stage, f"{rows} rows and {own.step_tokens} tokens; {_bound(own)}"]
+        yield [stage, f"{counted(rows, 'row')} and {counted(own.step_tokens, 'token')}; {_bound(own)}"]
 
 
 def _bound(options: EngineOptions) -> str:

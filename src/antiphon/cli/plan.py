@@ -20,6 +20,7 @@ from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce
 from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console, terminated_as_interrupted
 from antiphon.cli.simulated import Seed, first_line
+from antiphon.core.counted import counted
 from antiphon.core.errors import AntiphonError
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Trying:
         self._number = number
         self._began_s = self._told_s = time.monotonic()
         about = f", about {_rounded(number * self._one_s)}" if self._one_s else ""
-        self._tell(f"trying {number} conversations{about}")
+        self._tell(f"trying {counted(number, 'conversation')}{about}")
 
     def saw(self, event: Event) -> None:
         from antiphon.metrics.log import ServerSampled
@@ -142,8 +143,8 @@ class Trying:
             self._told_s = now
             left_s = (now - self._began_s) * (self._duration_s / event.t_s - 1)
             self._tell(
-                f"trying {self._number} conversations: {event.t_s:.0f} of {self._duration_s:g} s are "
-                f"simulated, about {_rounded(left_s)} to go"
+                f"trying {counted(self._number, 'conversation')}: {event.t_s:.0f} of "
+                f"{self._duration_s:g} s are simulated, about {_rounded(left_s)} to go"
             )
 
     def end(self, tried: list[Tried]) -> None:
@@ -171,9 +172,9 @@ def plan_result(tried: list[Tried], is_complete: bool = True) -> dict[str, Any]:
     answer = max(holding, default=0)
     beyond = min((one for one in tried if not one.holds), key=lambda one: one.conversations, default=None)
     if is_complete:
-        says = [f"{answer} conversations at a time hold the bounds."]
+        says = [f"{_holding(answer, 'at a time')} the bounds."]
     else:
-        says = [f"Stopped before the search was over: {answer} conversations or more hold the bounds."]
+        says = [f"Stopped before the search was over: {_holding(answer, 'or more')} the bounds."]
     if beyond is not None:
         says += [f"At {beyond.conversations}: {'; '.join(beyond.missed)}.", f"Shortest was {beyond.short}."]
     elif is_complete:
@@ -198,8 +199,15 @@ def plan_table(title: str, tried: list[Tried]) -> Table:
 
 
 def _line(one: Tried) -> str:
-    outcome = "hold the bounds" if one.holds else "; ".join(one.missed)
-    return f"{one.conversations} conversations: {outcome}"
+    number = one.conversations
+    outcome = "; ".join(one.missed)
+    if one.holds:
+        outcome = f"{'holds' if number == 1 else 'hold'} the bounds"
+    return f"{counted(number, 'conversation')}: {outcome}"
+
+
+def _holding(num: int, how: str) -> str:
+    return f"{counted(num, 'conversation')} {how} {'holds' if num == 1 else 'hold'}"
 
 
 def _rounded(seconds: float) -> str:

@@ -20,6 +20,7 @@ from antiphon.checkpoint.source import check_source
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
 from antiphon.core.config import EngineOptions
+from antiphon.core.counted import counted
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.model_source import PARTS, name_of, parts_in, source_of
 from antiphon.latency.finding import find_costs
@@ -305,7 +306,7 @@ def replay(
         console.print(f"[bold]decision {difference.index}[/] at {difference.now:.3f} s")
         console.print(f"  recorded: {difference.recorded}", markup=False)
         console.print(f"  replayed: {difference.replayed}", markup=False)
-    console.print(f"{count} decisions, {len(differences)} differences")
+    console.print(f"{counted(count, 'decision')}, {counted(len(differences), 'difference')}")
     raise typer.Exit(1 if differences else 0)
 
 
@@ -317,6 +318,6 @@ def lift(
     from antiphon.runtime.lift import lift as turn
 
     try:
-        console.print(f"{turn(record, new)} decisions")
+        console.print(counted(turn(record, new), "decision"))
     except (AntiphonError, OSError) as error:
         fail(error)

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from antiphon.cli.shared import console, fail
+from antiphon.core.counted import counted
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.workload.draw import draw
 from antiphon.workload.load import changed, find, named, names
@@ -106,7 +107,7 @@ def load_words(chosen: Workload) -> str:
     else:
         words = [f"closed, {load.concurrency} at a time"]
     if load.sessions is not None:
-        words.append(f"{load.sessions} sessions")
+        words.append(counted(load.sessions, "session"))
     if load.duration_s is not None:
         words.append(f"{load.duration_s:g} s")
     return ", ".join(words)
@@ -114,7 +115,7 @@ def load_words(chosen: Workload) -> str:
 
 def drawn_words(drawn: Summary) -> str:
     groups = ", ".join(f"{count} {name}" for name, count in drawn.groups.items())
-    words = [groups or "nobody comes", f"{drawn.turns} turns"]
+    words = [groups or "nobody comes", counted(drawn.turns, "turn")]
     for kind, count in drawn.interjections.items():
         share = count / max(1, drawn.spoken_replies)
         words.append(f"{count} {kind.replace('_', ' ')}s ({share:.2f} per spoken reply)")

@@ -174,6 +174,11 @@ class ErrorSeen(LogEvent, frozen=True, kw_only=True):
     code: str
     message: str
 
+    @property
+    def is_late_cancel(self) -> bool:
+        """A reply that had just ended was cancelled: nobody's fault, and no figure counts it."""
+        return self.code == "response_cancel_not_active"
+
 
 class ServerSampled(LogEvent, frozen=True, kw_only=True):
     """The server's own counters (Prometheus names with labels), where it offers them."""

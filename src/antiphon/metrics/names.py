@@ -308,7 +308,9 @@ FIGURES: dict[Figure, FigureInfo] = {
     Figure.RESPONSES: FigureInfo(
         "Responses by status; open: without an end in the log.", "count", label="status"
     ),
-    Figure.ERRORS: FigureInfo("Errors that clients saw.", "count", "lower"),
+    Figure.ERRORS: FigureInfo(
+        "Errors that clients saw; a cancel that came too late is none.", "count", "lower"
+    ),
     Figure.CLIENT_CORES: FigureInfo("CPU seconds of the load generator per second.", "s/s", "lower"),
     Figure.CLIENT_LAG_S: FigureInfo("How late the load generator's event loop ran at worst.", "s", "lower"),
 }

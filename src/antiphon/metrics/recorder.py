@@ -208,7 +208,8 @@ class _Folding:
             case ResponseStarted() | TextDelta() | AudioDelta() | Interrupted() | ResponseEnded():
                 self._take_of_response(self._response(event), event)
             case ErrorSeen():
-                self._take_error(event)
+                if not event.is_late_cancel:
+                    self._take_error(event)
             case SessionQueued():
                 self._queued[event.session] = event.t_s
             case _:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from antiphon.core.counted import counted
 from antiphon.core.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.core.errors import Overloaded, Unavailable
 from antiphon.core.facts import ResponseRequested
@@ -334,8 +335,8 @@ class Serving:
             num_sessions = len(self.sessions)
             logger.info(
                 "draining: %s and %s open; running replies have %g s to end, a second Ctrl-C cuts them off",
-                _counted(num_sessions, "session", "sessions"),
-                _counted(len(self.connections) - num_sessions, "HTTP reply", "HTTP replies"),
+                counted(num_sessions, "session"),
+                counted(len(self.connections) - num_sessions, "HTTP reply", "HTTP replies"),
                 self.settings.drain_s,
             )
         while self.connections and not hurry() and time.monotonic() < deadline:
@@ -352,10 +353,6 @@ class Serving:
         for connection in list(self.connections):
             if not connection.is_busy:
                 connection.hang_up(GOING_AWAY, "the server is shutting down")
-
-
-def _counted(num: int, one: str, several: str) -> str:
-    return f"{num} {one if num == 1 else several}"
 
 
 async def _forsake(connection: Draining) -> None:
