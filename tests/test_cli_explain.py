@@ -32,9 +32,14 @@ def explained(*words: str, status: int = 0) -> str:
 
 def test_without_a_session_all_are_listed(short: str) -> None:
     said = explained(short)
-    assert "session turns TTFP s waited s held s preempted evicted fetched cut unheard s" in said
-    assert "talker-4 1 0.473" in said
+    assert "session turns TTFP s TTFT s waited s held s preempted evicted fetched cut unheard s" in said
+    assert "talker-4 1 0.473 – " in said
     assert "talker-7" in said
+
+
+def test_of_replies_in_text_the_first_text_is_told(tmp_path: Path) -> None:
+    said = explained(unpacked("sim-best-effort-baseline", tmp_path))
+    assert "survey-1 7 – 0.023 " in said
 
 
 def test_a_story_says_what_was_waited_for_and_why(short: str) -> None:
@@ -84,5 +89,5 @@ def test_a_story_that_is_not_the_runs_is_said_to_be_none(monkeypatch: pytest.Mon
 def test_what_is_held_on_purpose_is_not_waited_for(tmp_path: Path) -> None:
     """Replies that are kept from running ahead lack nothing."""
     rows = explained(unpacked("sim-paced", tmp_path), "--preset", str(CORPUS / "paced.yaml"))
-    waited_s, held_s = map(float, rows.partition("talker-1 ")[2].split()[2:4])
+    waited_s, held_s = map(float, rows.partition("talker-1 ")[2].split()[3:5])
     assert held_s > 1 > waited_s

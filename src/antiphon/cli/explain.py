@@ -97,18 +97,35 @@ def sessions_table(stories: Iterable[Story]) -> Table:
     """A row each, in the order in which they began."""
     from antiphon.assembly.story import What
 
-    columns = ("turns", "TTFP s", "waited s", "held s", "preempted", "evicted", "fetched", "cut", "unheard s")
-    caption = "TTFP: median. Waited: for what was short. Held: far enough ahead. Evicted, fetched: KV blocks."
+    columns = (
+        "turns",
+        "TTFP s",
+        "TTFT s",
+        "waited s",
+        "held s",
+        "preempted",
+        "evicted",
+        "fetched",
+        "cut",
+        "unheard s",
+    )
+    caption = (
+        "Medians: TTFP to the first audio, TTFT to the first text of replies without sound. "
+        "Waited: for what was short. Held: far enough ahead. Evicted, fetched: KV blocks."
+    )
     table = Table(box=SIMPLE, pad_edge=False, caption=caption)
     table.add_column("session", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for story in stories:
-        ttfp_s = [event.amounts["after_s"] for event in story.of(What.FIRST_AUDIO)]
+        first_audio = list(story.of(What.FIRST_AUDIO))
+        sounding = {event.response for event in first_audio}
+        first_text = [event for event in story.of(What.FIRST_TEXT) if event.response not in sounding]
         table.add_row(
             story.session,
             str(len(list(story.of(What.ASKED)))),
-            f"{median(ttfp_s):.3f}" if ttfp_s else "–",
+            _median_s(first_audio),
+            _median_s(first_text),
             f"{story.waited_s:.3f}",
             f"{story.held_s:.3f}",
             str(len(list(story.of(What.PREEMPTED, What.PREEMPTED_KEEPING)))),
@@ -118,6 +135,10 @@ def sessions_table(stories: Iterable[Story]) -> Table:
             f"{story.total('unheard_s', What.CUT):.3f}",
         )
     return table
+
+
+def _median_s(events: list[Event]) -> str:
+    return f"{median(event.amounts['after_s'] for event in events):.3f}" if events else "–"
 
 
 def tell(events: Iterable[Event]) -> None:
