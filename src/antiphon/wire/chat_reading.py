@@ -44,6 +44,7 @@ from antiphon.wire.chat import (
 )
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import AskedGuide, guide_of
+from antiphon.wire.inputs import check_taken
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.media_urls import bytes_of
 from antiphon.wire.parsing import check_depth
@@ -307,9 +308,10 @@ def _user_part(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> tu
 
 def _decoded(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:
     media, limits = scope.media, scope.limits
+    if isinstance(part, TextPartIn):
+        return TextPart(part.text)
+    check_taken("audio" if isinstance(part, AudioPartIn | AudioUrlPartIn) else "image", scope.info, at)
     match part:
-        case TextPartIn():
-            return TextPart(part.text)
         case ImagePartIn():
             data = bytes_of(part.image_url.url, scope.fetched, limits.max_image_bytes, f"{at}.image_url.url")
             return media.image_file(data, room)

@@ -38,6 +38,8 @@ from antiphon.wire.turn_detection import TurnDetection, read_turn_detection
 V = TypeVar("V")
 
 MAX_VOICE_CHARS = 64
+EXTENSIONS = ("playback.ack", "antiphon.advise")
+"""What every session knows beyond the protocol."""
 OFF = "is not supported by this version"
 SERVER_VAD = TurnDetection()
 
@@ -180,7 +182,7 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
         "prompt": None,
         "expires_at": None,
         "include": None,
-        "x_extensions": ["playback.ack", "antiphon.advise", "input_video"],
+        "x_extensions": [*EXTENSIONS, *(("input_video",) if "image" in info.inputs else ())],
         "audio": {
             "input": {
                 "format": format_payload(config.input_format),

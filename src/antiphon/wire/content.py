@@ -31,6 +31,7 @@ from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import Incoming, Transcription, transcript_options
+from antiphon.wire.inputs import check_taken
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.parsing import check_depth, converted
 from antiphon.wire.ports import Media
@@ -201,15 +202,11 @@ class ItemReader:
         if part.type not in ALLOWED[role]:
             raise ProtocolError(
                 f"Content type {shown(part.type)} is not supported in a {role} message;"
-                f" supported: {', '.join(ALLOWED[role])}.",
+                f" supported: {', '.join(self._taken_types(role))}.",
                 param=f"{at}.type",
             )
-        kind = MEDIA.get(part.type)
-        if kind is not None and kind not in self._info.inputs:
-            takes = " and ".join(("text", *self._info.inputs))
-            raise ProtocolError(
-                f"The model {self._info.name} takes {takes}: leave {kind} out.", param=f"{at}.type"
-            )
+        if part.type in MEDIA:
+            check_taken(MEDIA[part.type], self._info, at)
         if part.type == "input_audio":
             return self._audio(_required(part.audio, f"{at}.audio"), incoming)
         if part.type == "input_image":
@@ -219,6 +216,9 @@ class ItemReader:
         if part.type == "output_audio":
             return (TextPart(_required(part.transcript, f"{at}.transcript")),)
         return (TextPart(_required(part.text, f"{at}.text")),)
+
+    def _taken_types(self, role: Role) -> list[str]:
+        return [name for name in ALLOWED[role] if name not in MEDIA or MEDIA[name] in self._info.inputs]
 
     def _video(self, urls: list[str], fps: float, at: str, room: MediaRoom) -> VideoPart:
         check("max_video_frames", self._limits.max_video_frames, len(urls))
