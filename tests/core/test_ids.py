@@ -21,6 +21,7 @@ def test_one_salt_one_series() -> None:
     assert made == [again.new("item") for _ in range(1000)]
     assert other.new("item") not in made
     assert ids.new("resp").startswith("resp_")
+    assert ids.new("chatcmpl", "-").startswith("chatcmpl-")
 
 
 def test_content_keys_fit_and_know_where_a_part_ends() -> None:

@@ -9,16 +9,16 @@ import hashlib
 
 
 class IdSource:
-    """Mints `prefix_…` ids, unique for one salt."""
+    """Mints `prefix_…` ids, unique for one salt; `prefix-…` where clients know them so."""
 
     def __init__(self, salt: str) -> None:
         self._salt = salt
         self._count = 0
 
-    def new(self, prefix: str) -> str:
+    def new(self, prefix: str, joint: str = "_") -> str:
         self._count += 1
         digest = hashlib.blake2b(f"{self._salt}/{self._count}".encode(), digest_size=9).hexdigest()
-        return f"{prefix}_{digest}"
+        return f"{prefix}{joint}{digest}"
 
 
 def content_key(*parts: bytes) -> int:

@@ -69,7 +69,7 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
         await while_connected(request, serving.check_guide(chat.guide, key))
     serving.check_room(chat.request.tier, len(chat.requests), key, is_paced=chat.is_paced)
     heading = Heading(
-        serving.ids.new("chatcmpl"),
+        serving.ids.new("chatcmpl", "-"),
         int(time.time()),
         serving.info.name,
         serving.ids.new("audio") if chat.speech else None,

@@ -58,7 +58,7 @@ async def completions(request: Request, serving: Admitted) -> Response:
     serving.check_room(wanted.requests[0].tier, len(wanted.requests), key, is_paced=wanted.is_paced)
     replies = Exchanges(serving, wanted.requests, key, wanted.reading, wanted.is_paced)
     name, told = (
-        serving.ids.new("cmpl"),
+        serving.ids.new("cmpl", "-"),
         {"is_streamed": wanted.stream and not wanted.prompts, "is_paced": wanted.is_paced},
     )
     answer = _Answer(

@@ -152,7 +152,7 @@ class Names(IdSource):
         self._session = session
         self._num_named = 0
 
-    def new(self, prefix: str) -> str:
+    def new(self, prefix: str, joint: str = "_") -> str:
         if prefix in ("sess", "conv", "event"):
             return self._session
         self._num_named += 1
