@@ -17,7 +17,7 @@ CONTROL = "\u0001"
 """Six bytes each, once escaped."""
 
 
-@pytest.mark.parametrize("played_ms", [10**400, -(10**400), 2**64, 1e300])
+@pytest.mark.parametrize("played_ms", [10**400, 2**64, 1e300])
 def test_an_endless_number_of_milliseconds_is_bounded(played_ms: float) -> None:
     driver = Driver()
     response = driver.ask()
@@ -25,6 +25,17 @@ def test_an_endless_number_of_milliseconds_is_bounded(played_ms: float) -> None:
     driver.audio(response, 0.1)
     assert driver.send("playback.ack", response_id=response, played_ms=played_ms) == []
     assert 0.0 <= driver.facts[-1].played_s <= 0.1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("played_ms", [-1, -0.001, -(10**400), -1e300, None, "1", True, []])
+def test_what_is_no_time_that_can_have_been_played_is_refused(played_ms: Any) -> None:
+    driver = Driver()
+    response = driver.ask()
+    driver.tokens(response, "hello")
+    driver.audio(response, 0.1)
+    error = driver.error("playback.ack", response_id=response, played_ms=played_ms)
+    assert error["param"] == "played_ms"
+    assert "0 or more" in error["message"]
 
 
 def deep_events(depth: int) -> list[dict[str, Any]]:

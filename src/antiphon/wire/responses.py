@@ -207,17 +207,22 @@ class Responses:
         return [*self._cut(spoken), truncated]
 
     def acked(self, event: PlaybackAck, now: float) -> list[Step]:
-        """The client's playback progress. Ignored: what names no reply that plays, and what is overtaken."""
+        """The client's playback progress. Ignored, since a report may come late: what names no reply that
+        plays, and what is overtaken."""
         played_ms = event.played_ms
-        if isinstance(played_ms, bool) or not isinstance(played_ms, int | float):
-            raise ProtocolError("played_ms is a number of milliseconds.", param="played_ms")
+        is_number = isinstance(played_ms, int | float) and not isinstance(played_ms, bool)
+        if not is_number or played_ms < 0:
+            raise ProtocolError(
+                f"played_ms is a number of milliseconds, 0 or more; got {shown(played_ms)}.",
+                param="played_ms",
+            )
         if not isinstance(event.item_id, str) and not isinstance(event.response_id, str):
             raise ProtocolError("playback.ack names an item_id or a response_id.", param="item_id")
         spoken = self._speeches.find(event.item_id, event.response_id)
         if spoken is None or not spoken.speech:
             return []
         # bounded before it is divided: an integer in JSON may be larger than any float
-        played_s = max(0.0, min(played_ms, 1000.0 * spoken.playback.audio_s)) / 1000.0
+        played_s = min(played_ms, 1000.0 * spoken.playback.audio_s) / 1000.0
         told_s = spoken.acked(played_s, now)
         return [] if told_s is None else [PlaybackReported(self._shared.session, spoken.response, told_s)]
 
