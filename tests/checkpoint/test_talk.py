@@ -417,6 +417,7 @@ def test_a_folder_of_packages_that_is_not_there_is_not_made(tmp_path: Path) -> N
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 1
     assert "no such folder of packages" in refused.output
+    assert "fetches" not in refused.output
     assert not list(tmp_path.iterdir())
 
 
@@ -430,6 +431,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 1
     assert "not an empty directory" in again.output
+    assert "fetches" not in again.output
     assert CliRunner().invoke(app, [*command, "--if-missing"]).exit_code == 0
 
 

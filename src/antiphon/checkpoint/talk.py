@@ -122,6 +122,15 @@ def announcement() -> str:
     )
 
 
+def check_places(directory: Path, packages: Path | None) -> None:
+    """Raise CheckpointError unless `make_talk` may write to `directory` and find `packages`."""
+    check_free(directory)
+    if packages is not None and not packages.is_dir():
+        raise CheckpointError(
+            f"{packages}: no such folder of packages; make it first, or leave --packages out"
+        )
+
+
 def make_talk(
     directory: Path, *, packages: Path | None = None, progress: Callable[[str], None] | None = None
 ) -> Path:
@@ -135,11 +144,7 @@ def make_talk(
     `packages` does not exist; a package cannot be fetched, has changed or is damaged; the disk is full.
     """
     directory = Path(directory)
-    check_free(directory)
-    if packages is not None and not packages.is_dir():
-        raise CheckpointError(
-            f"{packages}: no such folder of packages; make it first, or leave --packages out"
-        )
+    check_places(directory, packages)
     tell = progress or say_nothing
     folder = packages or directory.parent / f".{directory.name}-packages"
     try:

