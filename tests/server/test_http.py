@@ -52,6 +52,16 @@ async def test_loading_then_ready_then_dead() -> None:
         assert (await client.get("/health")).status_code == 503
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_who_comes_to_the_socket_without_an_upgrade_is_told_what_it_is(method: str) -> None:
+    async with running() as served, httpx.AsyncClient(base_url=served.http) as client:
+        answer = await client.request(method, "/v1/realtime")
+    assert (answer.status_code, answer.headers["Upgrade"]) == (426, "websocket")
+    error = answer.json()["error"]
+    assert (error["code"], error["type"]) == ("upgrade_required", "invalid_request_error")
+    assert "is a WebSocket" in error["message"]
+
+
 async def test_a_lost_stage_is_not_ready_and_says_why() -> None:
     """And is in the metrics. Who asks all the same is served by what is there."""
     up = {'antiphon_unit_up{unit="talker"}': 0.0, 'antiphon_unit_restarts_total{unit="talker"}': 2.0}

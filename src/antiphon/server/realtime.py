@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 import msgspec
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Response, WebSocket, WebSocketDisconnect
 
 from antiphon.core.engine_client import EngineClient
-from antiphon.core.errors import AntiphonError, LimitExceeded, SessionGone
+from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone
 from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AdvisoryAnswered, Output
@@ -42,6 +42,18 @@ POLICY_VIOLATION = 1008
 INTERNAL = AntiphonError("The server made a mistake with this; the session goes on.")
 
 router = APIRouter()
+
+
+@router.api_route("/v1/realtime", methods=["GET", "POST"], include_in_schema=False)
+async def no_socket() -> Response:
+    """Who comes without an upgrade, or with WebRTC's offer, is told what is here."""
+    error = ProtocolError(
+        "/v1/realtime is a WebSocket: connect to it with ws:// or wss:// and the Realtime protocol.",
+        code="upgrade_required",
+    )
+    answer = http_error(error, 426)
+    answer.headers.update({"upgrade": "websocket", "connection": "Upgrade"})
+    return answer
 
 
 @router.websocket("/v1/realtime")
