@@ -221,9 +221,38 @@ def test_choices_are_found_in_lists_and_unions() -> None:
 
 
 def test_what_is_wrong_as_a_whole_has_no_name() -> None:
-    with pytest.raises(ProtocolError, match=r"^Invalid value: Expected `object`, got `array`") as raised:
+    with pytest.raises(ProtocolError, match=r"^Invalid value: an object is expected; got a list") as raised:
         converted([], AdvisoryRequest)
     assert raised.value.param is None
+
+
+TEXTS = {"role": "user", "content": [{"type": "picture"}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"messages": []}, "'messages': a list of at least 1 entry is expected."),
+        ({"stop": ["a"] * 17}, "'stop': a list of at most 16 entries is expected."),
+        ({"stop": ""}, "'stop': a string of at least 1 character is expected."),
+        ({"stop": 5}, "'stop': a string, a list or null is expected; got a whole number."),
+        ({"stream": "yes"}, "'stream': true, false or null is expected; got a string."),
+        ({"n": 1.5}, "'n': a whole number or null is expected; got a number."),
+        ({"n": 0}, "'n': a whole number of at least 1 is expected."),
+        ({"temperature": 9}, "'temperature': a number of at most 2 is expected."),
+        ({"top_p": 0}, "'top_p': a number of more than 0 is expected."),
+        ({"messages": [{"role": "x"}]}, "'messages[0].role': got 'x'; allowed are 'system', 'developer', "),
+        (
+            {"messages": [{"role": "user", "content": "a"}, TEXTS]},
+            "'messages[1].content[0].type': got 'picture'; allowed are 'text', 'image_url', 'input_audio', "
+            "'audio_url', 'video_url', 'video'.",
+        ),
+    ],
+)
+def test_what_is_expected_is_told_in_words(fields: dict, said: str) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        converted({**SPOKEN, **fields}, ChatRequest)
+    assert str(raised.value).startswith(f"Invalid {said}")
 
 
 def test_a_choice_among_words_and_numbers_names_both() -> None:

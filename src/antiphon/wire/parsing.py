@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
 
+from antiphon.core.counted import counted
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.client_events import EVENTS, ClientEvent
 from antiphon.wire.errors import cut, shown
@@ -32,7 +33,28 @@ _OTHERS = bytes(set(range(256)) - set(b'{}[]"'))
 _AT = " - at `$"
 _RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
 _FIELD = re.compile(r"^Object [a-z ]* field `(?P<field>[^`]{0,200})")
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[")
+_KIND = "str|bytes|int|float|bool|array|object|null"
+_CHOICE = re.compile(r"Invalid (?:enum )?value(?= )")
+_WRONG_TYPE = re.compile(rf"Expected `(?P<types>(?:{_KIND})(?: \| (?:{_KIND}))*)`, got `(?P<got>{_KIND})`")
+_BOUND = re.compile(
+    r"Expected `(?:(?P<type>int|float)`|(?P<counted>str|array|object)` of length) "
+    r"(?P<sign>[<>]=?) (?P<number>[-+.e\d]+)"
+)
+GOT = "got"
+KINDS = {
+    "str": ["a string"],
+    "bytes": ["base64"],
+    "int": ["a whole number"],
+    "float": ["a number"],
+    "bool": ["true", "false"],
+    "array": ["a list"],
+    "object": ["an object"],
+    "null": ["null"],
+}
+"""Types of JSON as people call them."""
+COUNTED = {"str": ("character",), "array": ("entry", "entries"), "object": ("field",)}
+BOUNDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d*)")
 
 
 def decode_object(frame: str | bytes, limits: Limits) -> dict[str, Any]:
@@ -125,12 +147,12 @@ def converted(raw: Any, target: type[T], at: str = "") -> T:
     try:
         return msgspec.convert(raw, target)
     except msgspec.ValidationError as error:
-        raise _protocol_error(str(error), at, target) from None
+        raise _protocol_error(str(error), raw, at, target) from None
 
 
-def _protocol_error(message: str, at: str, target: Any) -> ProtocolError:
-    """msgspec's sentence as a wire error: what is wrong, what `target` allows there, and the dotted path of
-    the field."""
+def _protocol_error(message: str, raw: Any, at: str, target: Any) -> ProtocolError:
+    """msgspec's sentence on `raw` as a wire error: what is wrong, what `target` allows there, and the dotted
+    path of the field."""
     what, path = _place(message)
     found = _FIELD.match(what)
     param = ".".join(part for part in (at, path.lstrip("."), found["field"] if found else "") if part)
@@ -143,11 +165,31 @@ def _protocol_error(message: str, at: str, target: Any) -> ProtocolError:
         return ProtocolError(f"Unknown parameter: {shown(param)}.", code="unknown_parameter", param=param)
     is_type = what.startswith("Expected") and not _RANGE.search(what)
     code = "invalid_type" if is_type else "invalid_value"
-    what = cut(what, MAX_WHAT_CHARS)
-    if what.startswith("Invalid enum value"):
-        what += f"; allowed are {', '.join(_allowed(target, path))}"
+    what = cut(_in_words(what), MAX_WHAT_CHARS)
+    if what.startswith(GOT) and (allowed := _allowed(target, path, raw)):
+        what += f"; allowed are {', '.join(allowed)}"
     place = f"'{param}'" if param else "value"
     return ProtocolError(f"Invalid {place}: {what}.", code=code, param=param or None)
+
+
+def _in_words(what: str) -> str:
+    """The commonest of msgspec's sentences without its signs; any other as it is."""
+    if choice := _CHOICE.match(what):
+        return GOT + what[choice.end() :]
+    if wrong := _WRONG_TYPE.fullmatch(what):
+        return f"{_kinds(wrong['types'])} is expected; got {_kinds(wrong['got'])}"
+    if bound := _BOUND.fullmatch(what):
+        size, kind = f"{float(bound['number']):.15g}", bound["type"]
+        if kind is None:
+            kind = bound["counted"]
+            size = counted(int(bound["number"]), *COUNTED[kind])
+        return f"{_kinds(kind)} of {BOUNDS[bound['sign']]} {size} is expected"
+    return what
+
+
+def _kinds(types: str) -> str:
+    names = [name for kind in types.split(" | ") for name in KINDS[kind]]
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _place(message: str) -> tuple[str, str]:
@@ -158,15 +200,36 @@ def _place(message: str) -> tuple[str, str]:
     return what, path[:-1]
 
 
-def _allowed(target: Any, path: str) -> list[str]:
-    """The values that `target` takes where msgspec's `path` (".name", "[...]") leads."""
+def _allowed(target: Any, path: str, raw: Any) -> list[str]:
+    """The values that `target` takes where msgspec's `path` (".name", "[0]", "[...]") leads in `raw`."""
     kinds = [*_alternatives(inspect.type_info(target))]
     for step in _STEP.finditer(path):
+        kinds = [kind for kind in kinds if _is_tagged(kind, raw)] or kinds
+        raw = _at(raw, step)
         inner = [each for kind in kinds for each in _inside(kind, step["name"])]
         kinds = [each for kind in inner for each in _alternatives(kind)]
     literals = [kind for kind in kinds if isinstance(kind, inspect.LiteralType)]
     numbers = [kind for kind in kinds if isinstance(kind, inspect.IntType | inspect.FloatType)]
-    return [shown(value) for literal in literals for value in literal.values] + [*map(_numbers, numbers)]
+    choices = dict.fromkeys(shown(value) for literal in literals for value in literal.values)
+    return [*choices, *map(_numbers, numbers)]
+
+
+def _is_tagged(kind: inspect.Type, raw: Any) -> bool:
+    """Whether `raw` says that it is of this kind."""
+    if not isinstance(kind, inspect.StructType) or not isinstance(raw, dict) or kind.tag_field is None:
+        return False
+    return cast("dict[str, Any]", raw).get(kind.tag_field) == kind.tag
+
+
+def _at(raw: Any, step: re.Match[str]) -> Any:
+    """What is a step further in."""
+    match raw:
+        case dict():
+            return cast("dict[str, Any]", raw).get(step["name"] or "")
+        case list() if step["index"] and int(step["index"]) < len(cast("list[Any]", raw)):
+            return cast("list[Any]", raw)[int(step["index"])]
+        case _:
+            return None
 
 
 def _numbers(kind: inspect.IntType | inspect.FloatType) -> str:
@@ -188,6 +251,8 @@ def _inside(kind: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
     """The type of a field; without a name, of what a collection holds."""
     match kind:
         case inspect.StructType():
+            if name is not None and name == kind.tag_field:
+                yield inspect.LiteralType((kind.tag,))
             yield from (field.type for field in kind.fields if field.encode_name == name)
         case inspect.DictType():
             yield kind.value_type
