@@ -97,6 +97,7 @@ async def test_speech_as_events(served: Running) -> None:
     assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"}
     assert events[-1]["type"] == "speech.audio.done"
     assert events[-1]["usage"]["total_tokens"] == 31
+    assert "input_token_details" not in events[-1]["usage"]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,13 @@ async def test_transcription_as_a_stream(served: Running) -> None:
     assert "".join(e.delta for e in events if e.type == "transcript.text.delta") == "Hello there."
     assert events[-1].type == "transcript.text.done"
     assert events[-1].text == "Hello there."
+    assert events[-1].usage.to_dict() == {
+        "type": "tokens",
+        "input_tokens": 20,
+        "output_tokens": 11,
+        "total_tokens": 31,
+        "input_token_details": {"audio_tokens": 13, "text_tokens": 7},
+    }
 
 
 async def test_what_cannot_be_written_down(served: Running) -> None:

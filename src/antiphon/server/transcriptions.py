@@ -26,9 +26,9 @@ from antiphon.wire.audio_api import (
     TranscriptDone,
     Transcription,
     TranscriptionRequest,
-    flat_usage,
     heard_usage,
     read_transcription,
+    transcript_usage,
 )
 from antiphon.wire.input_settings import read_language
 from antiphon.wire.limits import check
@@ -154,7 +154,7 @@ async def _events(exchange: Exchange, *, has_tokens: bool) -> AsyncIterator[byte
             case EndPiece(error=AntiphonError() as error):
                 yield error_event(error)
             case EndPiece():
-                usage = flat_usage(piece.end.usage) if has_tokens else UNSET
+                usage = transcript_usage(piece.end.usage) if has_tokens else UNSET
                 yield sse(TranscriptDone(text=text, usage=usage))
             case _:
                 pass

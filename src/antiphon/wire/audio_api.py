@@ -48,12 +48,20 @@ class SpeechDelta(Shown, frozen=True, kw_only=True):
     type: Literal["speech.audio.delta"] = "speech.audio.delta"
 
 
+class InputTokenDetails(Shown, frozen=True, kw_only=True):
+    """Of a prompt's tokens: the recording's, and those of the words around it."""
+
+    audio_tokens: int
+    text_tokens: int
+
+
 class FlatUsage(Shown, frozen=True, kw_only=True, tag_field="type", tag="tokens"):
-    """Token counts. Audio tokens out are codec frames."""
+    """Token counts. Audio tokens out are codec frames. The details come with transcriptions."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
+    input_token_details: InputTokenDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class DurationUsage(Shown, frozen=True, kw_only=True, tag_field="type", tag="duration"):
@@ -115,9 +123,14 @@ def flat_usage(usage: Usage) -> FlatUsage:
     return FlatUsage(input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=tokens_in + tokens_out)
 
 
+def transcript_usage(usage: Usage) -> FlatUsage:
+    details = InputTokenDetails(audio_tokens=usage.input_audio_tokens, text_tokens=usage.input_text_tokens)
+    return msgspec.structs.replace(flat_usage(usage), input_token_details=details)
+
+
 def heard_usage(usage: Usage, seconds: float, info: ModelInfo) -> FlatUsage | DurationUsage:
     """Of a transcription: tokens where a model's own prompt has the recording, else how long that is."""
-    return DurationUsage(seconds=seconds) if info.has_transcriber else flat_usage(usage)
+    return DurationUsage(seconds=seconds) if info.has_transcriber else transcript_usage(usage)
 
 
 def read_speech(
