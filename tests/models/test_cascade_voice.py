@@ -98,6 +98,27 @@ def test_a_number_stays_with_what_it_counts() -> None:
     counted = "One two three four five 6 7 8 9 10"
     cut = next_phrase(counted, num_before=0, is_over=True)
     assert counted[:cut] == "One two three four five 6 ", "numbers are cut apart"
+    named = "e4 e5 Nf3 Nc6 Bb5 a6 Ba4 Nf6 and more"
+    assert named[: next_phrase(named, num_before=0, is_over=True)] == "e4 e5 Nf3 Nc6 Bb5 a6 "
+
+
+def test_a_phrase_in_which_every_word_leaves_something_open_ends_all_the_same() -> None:
+    text = "and the of " * 9
+    assert next_phrase(text, num_before=0, is_over=False) == len("and the of " * 4)
+
+
+def test_a_phrase_of_many_tokens_is_cut_alike_however_many_come_at_once(voice: Voice) -> None:
+    """No clause ends it, and no word of it that a phrase may end with."""
+    tokens = list(range(200))
+    ends = []
+    for step in (1, 7, 200):
+        stream = voice.open(None)
+        for first in range(0, len(tokens), step):
+            voice._read(stream, tokens[first : first + step], False)
+            if (end := voice._phrase_end(stream)) is not None:
+                ends.append(end)
+                break
+    assert len(set(ends)) == 1
 
 
 @pytest.mark.parametrize("template", ["{}and so it goes on", "{}"], ids=["behind it", "nothing behind it"])

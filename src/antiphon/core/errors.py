@@ -145,7 +145,7 @@ def _over(allowed: float, got: float) -> str:
 def _written(number: float) -> str:
     """Whole numbers as a deployment's file has them; others to a thousandth, rounded up, so that what is over
     a limit never reads like it."""
-    return str(int(number)) if number == int(number) else f"{ceil(number * 1000) / 1000:.10g}"
+    return str(int(number)) if number == int(number) else f"{ceil(round(number * 1000, 6)) / 1000:.10g}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

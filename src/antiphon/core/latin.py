@@ -36,7 +36,11 @@ def has_words(text: str, *, latin_only: bool) -> bool:
     """Is there a letter or a digit in it, a letter of this script where the voice has no other?"""
     if not latin_only:
         return any(map(str.isalnum, text))
-    return any(
-        unicodedata.category(c).startswith("N") or (c.isalpha() and any(map(str.isalpha, to_ascii(c))))
-        for c in text
-    )
+    return any(_is_said(c) for c in text)
+
+
+def _is_said(char: str) -> bool:
+    if char.isalpha():
+        return any(map(str.isalpha, to_ascii(char)))
+    value = unicodedata.numeric(char, None)
+    return value is not None and (value.is_integer() or any(map(str.isdecimal, to_ascii(char))))

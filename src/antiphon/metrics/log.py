@@ -176,7 +176,8 @@ class ErrorSeen(LogEvent, frozen=True, kw_only=True):
 
     @property
     def is_late_cancel(self) -> bool:
-        """A reply that had just ended was cancelled: nobody's fault, and no figure counts it."""
+        """A reply that had just ended was cancelled: nobody's fault, and no figure counts it. So is, by its
+        code, one that never was, which the people of a workload don't cancel."""
         return self.code == "response_cancel_not_active"
 
 

@@ -179,7 +179,7 @@ def _in_words(what: str) -> str:
     if wrong := _WRONG_TYPE.fullmatch(what):
         return f"{_kinds(wrong['types'])} is expected; got {_kinds(wrong['got'])}"
     if bound := _BOUND.fullmatch(what):
-        size, kind = f"{float(bound['number']):.15g}", bound["type"]
+        size, kind = bound["number"].removesuffix(".0"), bound["type"]
         if kind is None:
             kind = bound["counted"]
             size = counted(int(bound["number"]), *COUNTED[kind])

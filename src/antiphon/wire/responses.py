@@ -211,7 +211,7 @@ class Responses:
         plays, and what is overtaken."""
         played_ms = event.played_ms
         is_number = isinstance(played_ms, int | float) and not isinstance(played_ms, bool)
-        if not is_number or played_ms < 0:
+        if not is_number or not played_ms >= 0:
             raise ProtocolError(
                 f"played_ms is a number of milliseconds, 0 or more; got {shown(played_ms)}.",
                 param="played_ms",

@@ -13,12 +13,13 @@ LEAST_WORDS = 3, 4, 6
 """Of the first phrase, the second and all others: fewer make no phrase of their own, unless a sentence
 ends."""
 MOST_WORDS = 6, 10, 18
-"""A phrase that no clause ends is cut after so many. Every word of the first delays the first sound, and a
-long one takes a long step of the voice."""
+"""A phrase that no clause ends is cut after so many; after twice as many where each leaves something open.
+Every word of the first delays the first sound, and a long one takes a long step of the voice."""
 
 _WORD = re.compile(r"(?<!\S)\S++\s+")
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*\s+$|\n\s*$""")
 _CLAUSE_END = re.compile(r"""[,;:–—]["'”’)\]]*\s+$|\s[-–—]\s+$""")
+_NUMBER = re.compile(r"[^\w.,]*[\d.,]*\d\s+")
 _ABBREVIATION = re.compile(r"""(?:^|\s)(?:[A-Z]|Mr|Mrs|Ms|Dr|St|vs|e\.g|i\.e|etc|No)\.\s+$""")
 _DANGLING = frozenset(
     re.findall(
@@ -53,6 +54,8 @@ def next_phrase(text: str, *, num_before: int, is_over: bool) -> int | None:
             open_end = end
         if num_words >= most and open_end is not None:
             return open_end
+        if num_words >= 2 * most:
+            return end
     return len(text) or None if is_over else None
 
 
@@ -70,7 +73,7 @@ def _is_dangling(word: str) -> bool:
 
 def _is_counting(word: str, following: str) -> bool:
     """A number before what it counts: `5 km` is said as one."""
-    return word.rstrip()[-1:].isdecimal() and not following.isdecimal()
+    return _NUMBER.fullmatch(word) is not None and not following.isdecimal()
 
 
 def is_speakable(text: str) -> bool:

@@ -119,9 +119,12 @@ class Voice:
         end = next_phrase(head, num_before=stream.num_phrases, is_over=stream.is_over and is_whole)
         if end is not None:
             return end
-        num_tokens = len(stream.tokens) - bisect_right(stream.token_ends, stream.start)
-        is_long = not is_whole or num_tokens >= MOST_TOKENS
-        return len(head) or None if is_long else None
+        if not is_whole:
+            return len(head)
+        last = bisect_right(stream.token_ends, stream.start) + MOST_TOKENS - 1
+        if last >= len(stream.token_ends):
+            return None
+        return shortened(head, len(head) + 1, stream.token_ends[last] - stream.start)
 
     def _begin_phrase(self, stream: _Stream) -> None:
         """Take phrases until one can be said, and work out its frames."""

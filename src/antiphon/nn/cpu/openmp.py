@@ -116,8 +116,8 @@ def floats(address: Address, rows: int, width: int) -> np.ndarray:
 
 @compiled
 def copy(row: np.ndarray, to: np.ndarray) -> None:
-    """As many numbers as `to` has. The compiler takes longer for an assignment to a slice, where it makes a
-    check of shapes and words for what does not fit, than for most kernels."""
+    """As many numbers as `to` has, and `row` at least. The compiler takes longer for an assignment to a
+    slice, where it makes a check of shapes and words for what does not fit, than for most kernels."""
     for i in range(len(to)):
         to[i] = row[i]
 

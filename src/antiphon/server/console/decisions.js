@@ -29,7 +29,7 @@ export class Decisions {
     this.own = own;
     for (const step of steps) this.add(step);
     this.runs.splice(0, this.runs.length - KEPT);
-    this.since ??= at;
+    this.since ??= Math.min(at, ...steps.map((step) => step.at));
     const seconds = at - (this.last ?? at);
     this.last = at;
     this.page.rate.textContent = seconds > 0 ? `${Math.round(num_steps / seconds)} steps/s` : "";
