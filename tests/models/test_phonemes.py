@@ -145,6 +145,7 @@ NUMBER_WORDS = {
 }
 DICTIONARY: dict[str, Any] = {
     **NUMBER_WORDS,
+    "A": "ˈA",
     "am": "ˈæm",
     "and": "ænd",
     "apple": "ˈæpᵊl",
@@ -158,6 +159,7 @@ DICTIONARY: dict[str, Any] = {
     "first": "fˈɜɹst",
     "five": "fˈIv",
     "hope": "hˈOp",
+    "M": "ˈɛm",
     "Mr.": "mˈɪstəɹ",
     "one": "wˈʌn",
     "percent": "pəɹsˈɛnt",
@@ -262,7 +264,7 @@ READ_AS = [
         "one hundred kilometers per hour, sixty miles per hour, 9.8 meters per second squared",
     ),
     ("16 GB 2.4GHz 10m² 5-kg", "sixteen gigabytes 2.4 gigahertz ten square meters five kilogram"),
-    ("2h30m 5s 30s", "two hours thirty minutes five seconds thirties"),
+    ("2h30m 2.5s 5s 30s", "two hours thirty minutes 2.5 seconds fives thirties"),
     ("5 in the box", "five in the box"),
     ("2000 km", "two thousand kilometers"),
     ("km 5", "km five"),
@@ -288,6 +290,30 @@ READ_AS = [
     ("#5 ~5 <5", "number five about five less than five"),
     ("٣ ３ ③ 3️⃣", "three three three three"),
     ("zq12:qx", "zq twelve qx"),
+    ("7:30am, 7:30 am, 8:00 AM", "seven thirty a.m, seven thirty a.m, eight a.m"),
+    ("8 AM. 10 am. to 3am", "eight a.m. ten a.m. to three a.m"),
+    ("9am–5pm, 10am-5pm, 9-10am", "nine a.m to five pm, ten a.m to five pm, nine to ten a.m"),
+    ("10:30 - 11:30, 9 am - 5 pm", "ten thirty to eleven thirty, nine a.m to five pm"),
+    ("1,00,000, 10,00,000 ₹1,00,000", "one hundred thousand, one million one hundred thousand rupees"),
+    ("10 000 1 000 000 km, 10 200", "ten thousand one million kilometers, ten two hundred"),
+    ("12V 60W 12.5A 12V-24V", "twelve volts sixty watts 12.5 amps twelve volts to twenty four volts"),
+    ("The Dog 007, (020)", "The Dog zero zero seven, (zero two zero)"),
+    ("555-0123", "five five five, zero one two three"),
+    ("020-7946-0958", "zero two zero, seven nine four six, zero nine five eight"),
+    ("$-5 -$5", "minus five dollars minus five dollars"),
+    ("$5+ $50+ $5-a-day", "five dollars plus fifty dollars plus five dollars a day"),
+    ("$5-million $5 Million", "five million dollars five million dollars"),
+    ("Matt 5:3–12, John 3:6", "Matt five three to twelve, John three six"),
+    ("5x3 cm 4x100m", "five by three centimeters four by one hundred meters"),
+    ("5 x 3 cm, 1920 x 1080", "five by three centimeters, nineteen twenty by ten eighty"),
+    ("6 ft 2 in, 5 ft. 10 in.", "six feet two inches, five feet. ten inches."),
+    ("5' 10\"", 'five feet ten"'),
+    ("x > 5, a > b", "x is greater than five, a is greater than b"),
+    ("> 5, 5 - 2, <b>5</b>", "more than five, five minus two, five"),
+    ("25ºC 20º", "twenty five degrees Celsius twenty degrees"),
+    ("5/hr $20/hr $5/kg", "five per hour twenty dollars per hour five dollars per kilogram"),
+    ("2,5 kg 1-1/2 2-1/2", "2.5 kilograms one and a half two and a half"),
+    ("60 MPH, 10 LBS, 5FT", "sixty miles per hour, ten pounds, five feet"),
 ]
 """A text, and words that are read alike."""
 
@@ -299,7 +325,17 @@ def test_figures_are_read_as_words(phonemiser: Phonemiser, text: str, words: str
 
 
 @pytest.mark.parametrize(
-    "text", ["24/7 9/11", "F-16 GPT-4 B52", "5-3 555-1234 1-800-555-0199", "1999 1990s 3rd 2.0.1 7pm 10%"]
+    "text",
+    [
+        "24/7 9/11",
+        "F-16 GPT-4 B52",
+        "5-3 555-1234 1-800-555-0199",
+        "1999 1990s 3rd 2.0.1 7pm 10%",
+        "seat 12A 27L 5W-30 0x1F",
+        "737s 5s 1s and 0s, 1,000s",
+        "737-800 7-11 9-11",
+        "5m people and 007",
+    ],
 )
 def test_what_misaki_says_of_figures_is_not_read_anew(text: str) -> None:
     assert [reading for *_, reading in in_words(text)] == text.split()
@@ -389,6 +425,12 @@ def test_a_word_of_many_parts_costs_no_more_than_its_parts(
     assert looked["lexicon"] <= 400
     phonemiser.read("x" * 200)
     assert 0 < looked["longest"] <= MOST_LETTERS
+
+
+@pytest.mark.parametrize("text", ["{}", "${}", "{}/2", "{}th", "{}kg", "{}-{}", "{}.5", "-{}", "x{}"])
+def test_a_number_of_thousands_of_digits_is_said(phonemiser: Phonemiser, text: str) -> None:
+    """Python refuses to read more than 4300 at once."""
+    assert len(phonemiser.words(text.replace("{}", "7" * 5000))[0].symbols) > 5000
 
 
 def test_numbers_as_words() -> None:

@@ -19,6 +19,8 @@ PRIMARY, SECONDARY = "ˈ", "ˌ"
 STRESSES = (PRIMARY, SECONDARY)
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
 _FLAPS_AFTER = frozenset("AIOWYiuæɑəɛɪɹʊʌ")
+_MOST_DIGITS = 1000
+"""Python reads no number of more than 4300."""
 CURRENCIES = {"$": ("dollar", "cent"), "£": ("pound", "pence"), "€": ("euro", "cent")}
 ORDINAL_SUFFIXES = ("st", "nd", "rd", "th")
 _CAPITALISED, _ALL_CAPITALS = 0.5, 2
@@ -267,7 +269,8 @@ class Lexicon:
             said.append(self._lookup("minus", None, None, None))
             word = word[1:]
         pair = CURRENCIES.get(currency or "")
-        if pair and is_head and _is_amount(word) and not (is_digits(word) and suffix in ORDINAL_SUFFIXES):
+        is_ordinal = is_digits(word) and suffix in ORDINAL_SUFFIXES
+        if pair and is_head and len(word) <= _MOST_DIGITS and _is_amount(word) and not is_ordinal:
             said += self._amount(word, *pair)
             return _suffixed(" ".join(part for part in said if part), suffix)
         for spelt in _spelt(word, suffix, is_head, can_be_year=not said and not pair):
@@ -300,6 +303,8 @@ class Lexicon:
 
 def _spelt(word: str, suffix: str, is_head: bool, *, can_be_year: bool) -> list[str]:
     """A number as words, in parts. Within a word (`B52`) it is read as people read a room number."""
+    if len(word) > _MOST_DIGITS:
+        return [numbers.digits(re.sub(r"\D", "", word))]
     is_ordinal = suffix in ORDINAL_SUFFIXES
     if is_digits(word) and is_ordinal:
         return [numbers.ordinal(int(word))]

@@ -24,6 +24,8 @@ kmh kilometer per hour|bpm beat per minute|rpm revolution per minute|fps frame p
 kbps kilobit per second|Mbps megabit per second|Gbps gigabit per second|°C degree Celsius
 °F degree Fahrenheit
 """
+_CAPITALS = "MPH KPH RPM BPM FPS LB LBS OZ FT KG KM CM MM HR HRS"
+"""Units that are also written so."""
 _LENGTHS = ("km", "m", "cm", "mm", "mi", "ft", "yd", "in")
 _NOT_ALONE = frozenset(("A", "V", "W", "J", "in"))
 """Behind a number and a space they are rather a word or a name: `5 in the morning`, `5 A`."""
@@ -67,6 +69,7 @@ def _table() -> dict[str, tuple[str, str]]:
             unit, first, rest = line.split(maxsplit=2)
             many = f"{first} {rest}s" if rest == "hour" else f"{first}s {rest}"
             names[unit] = f"{first} {rest}", many
+    names |= {unit: names[unit.lower()] for unit in _CAPITALS.split()}
     for length in _LENGTHS:
         one, many = names[length]
         for power, name in (("²", "square"), ("2", "square"), ("³", "cubic"), ("3", "cubic")):
