@@ -20,11 +20,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from antiphon import Omni
 from antiphon.core.conversation import AudioPart, Item, TextPart, TranscriptOptions
+from antiphon.core.latin import has_words
 from antiphon.core.plans import EncodeStep, Order, RenderPrompt
 from antiphon.core.sampling import Sampling
 from antiphon.metrics.names import Metric
 from antiphon.models.cascade.hearing import LOUDEST, MOST_GAIN, QUIET_S
-from antiphon.models.cascade.phrases import is_speakable, next_phrase
+from antiphon.models.cascade.phrases import next_phrase
 from exactness.talk import Said, Talk
 
 MAX_TEXT = 12
@@ -114,7 +115,11 @@ class Oracle:
         text, parts, num_said = self.text.decode(tokens, skip_special_tokens=True), [np.zeros(0)], 0
         while (end := next_phrase(text, num_before=num_said, is_over=True)) is not None:
             phrase, text = text[:end].strip(), text[end:]
-            ids = self.symbols(phrase, return_tensors="pt").input_ids if is_speakable(phrase) else None
+            ids = (
+                self.symbols(phrase, return_tensors="pt").input_ids
+                if has_words(phrase, latin_only=False)
+                else None
+            )
             if ids is not None and ids.shape[1]:
                 parts.append(self.vits(ids.long()).waveform[0].numpy())
                 num_said += 1

@@ -103,6 +103,12 @@ class World:
         self.facts += [SessionOpened(session), ItemAdded(session, Item(f"q-{session}", "user", parts))]
         self.facts.append(ResponseRequested(session, session, f"a-{session}"))
 
+    def serve_another(self, turns: int) -> None:
+        """Somebody else has asked, and so many turns have gone by since."""
+        self.ask("other", "hello")
+        for _ in range(turns):
+            self.turn()
+
     def turn(self) -> bool:
         facts, self.facts = self.facts, []
         self.now += 0.01

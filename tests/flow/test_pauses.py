@@ -135,9 +135,7 @@ def test_what_was_read_is_not_read_again():
 def test_a_pause_is_not_read_while_somebody_is_served_nor_longer_than_that():
     world = World()
     world.reply_length = 30
-    world.ask("other", "hello")
-    for _ in range(4):
-        world.turn()
+    world.serve_another(turns=4)
     world.facts += [SessionOpened("s"), foreseen(1)]
     world.turn()
     assert not world.encoded

@@ -56,9 +56,7 @@ def test_the_words_before_a_pause_cost_no_transcript_of_their_own():
 def test_the_words_so_far_wait_for_replies_and_only_the_newest_of_a_turn_is_written_down():
     world = World()
     world.reply_length = 30
-    world.ask("other", "hello")
-    for _ in range(4):
-        world.turn()
+    world.serve_another(turns=4)
     world.facts += [SessionOpened("s"), wanted(1)]
     world.turn()
     world.facts.append(wanted(2))
@@ -101,9 +99,7 @@ def test_a_long_reply_hides_nobodys_words_once_it_is_well_ahead_of_its_listener(
     reply."""
     world = World()
     world.reply_length, world.samples = 300, samples
-    world.ask("other", "hello")
-    for _ in range(60):
-        world.turn()
+    world.serve_another(turns=60)
     assert "other" not in world.ends
     world.facts += [SessionOpened("s"), wanted(1)]
     for _ in range(40):
@@ -175,9 +171,7 @@ def test_a_newer_recording_of_a_turn_replaces_one_whose_transcript_has_not_begun
     world.reply_length = 30
     world.facts += [SessionOpened("s"), wanted(1)]
     world.turn()
-    world.ask("other", "hello")
-    for _ in range(6):
-        world.turn()
+    world.serve_another(turns=6)
     world.facts.append(wanted(2))
     world.run()
     assert [one[2] for one in world.so_far] == [written(2)]
@@ -236,9 +230,7 @@ def test_a_sessions_next_words_are_begun_once_its_last_ones_are_shown(number: in
 def test_the_words_of_a_turn_that_is_over_are_not_begun_nor_those_of_a_session_that_is_closed():
     world = World()
     world.reply_length = 30
-    world.ask("other", "hello")
-    for _ in range(4):
-        world.turn()
+    world.serve_another(turns=4)
     world.facts += [SessionOpened("s"), wanted(1), SpeechEnded("s"), SessionOpened("t"), wanted(2, "t")]
     world.turn()
     world.facts += [SessionClosed("t"), wanted(3, "t")]

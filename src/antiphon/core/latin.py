@@ -1,4 +1,4 @@
-"""Which texts a voice of Latin letters can say."""
+"""Which texts a voice can say, of Latin letters or of any."""
 
 from __future__ import annotations
 

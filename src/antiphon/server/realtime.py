@@ -46,7 +46,7 @@ router = APIRouter()
 
 @router.api_route("/v1/realtime", methods=["GET", "POST"], include_in_schema=False)
 async def no_socket() -> Response:
-    """Who comes without an upgrade, or with WebRTC's offer, is told what is here."""
+    """A request without an upgrade, or with WebRTC's offer, is told what is here."""
     error = ProtocolError(
         "/v1/realtime is a WebSocket: connect to it with ws:// or wss:// and the Realtime protocol.",
         code="upgrade_required",

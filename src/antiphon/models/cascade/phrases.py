@@ -74,8 +74,3 @@ def _is_dangling(word: str) -> bool:
 def _is_counting(word: str, following: str) -> bool:
     """A number before what it counts: `5 km` is said as one."""
     return _NUMBER.fullmatch(word) is not None and not following.isdecimal()
-
-
-def is_speakable(text: str) -> bool:
-    """Is there a letter or a digit in it?"""
-    return any(map(str.isalnum, text))

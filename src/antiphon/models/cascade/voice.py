@@ -15,8 +15,9 @@ from torch import Tensor
 
 from antiphon.core.facts import Ints
 from antiphon.core.ids import content_key
+from antiphon.core.latin import has_words
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
-from antiphon.models.cascade.phrases import is_speakable, next_phrase, shortened
+from antiphon.models.cascade.phrases import next_phrase, shortened
 from antiphon.models.cascade.symbols import Symbols
 from antiphon.models.cascade.vits import Frames, Vits
 from antiphon.models.detokenise import Spelling, StreamingDetokeniser
@@ -154,7 +155,7 @@ class Voice:
     def _spelt(self, written: str) -> tuple[str, list[int], list[tuple[int, int]]]:
         """The phrase, its symbols, and where its words are over."""
         phrase = written.strip()
-        symbols, words = self._symbols.read(phrase) if is_speakable(phrase) else ([], [])
+        symbols, words = self._symbols.read(phrase) if has_words(phrase, latin_only=False) else ([], [])
         return phrase, symbols, words
 
     # -- sound ---------------------------------------------------------------------------------------
