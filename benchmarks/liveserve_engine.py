@@ -106,10 +106,10 @@ def on(core: int, *command: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def served(name: str, system: System, core: int, model: Path, work: Path) -> Iterator[str]:
+def served(name: str, config: Path, core: int, model: Path, work: Path, *options: str) -> Iterator[str]:
     """Where a server answers."""
-    log, config = work / f"{name}.log", str(deployed(name, system, work))
-    command = on(core, "serve", str(model), "--config", config, "--port", "0")
+    log = work / f"{name}.log"
+    command = on(core, "serve", str(model), "--config", str(config), "--port", "0", *options)
     with log.open("wb") as words:
         process = subprocess.Popen(command, stdout=words, stderr=words)
     try:
@@ -155,7 +155,9 @@ def pairs_by(
         core_of = dict(zip(systems, cores, strict=True))
         with ExitStack() as stack:
             urls = {
-                name: stack.enter_context(served(name, system, core_of[name], model, work))
+                name: stack.enter_context(
+                    served(name, deployed(name, system, work), core_of[name], model, work)
+                )
                 for name, system in systems.items()
             }
             for seed, rate in product(seeds, rates):

@@ -30,7 +30,7 @@ import yaml
 from evaluation_simulated import LONG, NOBODY, PROFILE
 from liveserve import written
 
-from antiphon.assembly.story import Cause, What
+from antiphon.assembly.story import Cause, Story, What
 from antiphon.assembly.storyteller import Storyteller
 from antiphon.bench import provenance
 from antiphon.bench.statistics import mean_interval, ratio_interval
@@ -148,15 +148,21 @@ def waits(calls: Calls, node: Any, depth: int) -> dict[str, tuple[float, float]]
     found: dict[str, tuple[float, float]] = {}
     for story in teller.stories.values():
         text_s = {event.response: event.amounts["after_s"] for event in story.of(What.FIRST_TEXT)}
-        for_kv: dict[str, float] = defaultdict(float)
-        for event in story.of(What.JOINED):
-            if event.where == "thinker":
-                for_kv[event.response] += sum(
-                    s for (cause, _), s in event.spent.items() if cause is Cause.KV_COMING
-                )
+        for_kv = waits_for_kv(story)
         for number, response in enumerate(story.responses):
             if number and response in text_s:
                 found[f"{story.session}/{number}"] = round(text_s[response], 5), round(for_kv[response], 5)
+    return found
+
+
+def waits_for_kv(story: Story) -> dict[str, float]:
+    """Seconds that the thinker's requests waited for KV from the host, by response."""
+    found: dict[str, float] = defaultdict(float)
+    for event in story.of(What.JOINED):
+        if event.where == "thinker":
+            found[event.response] += sum(
+                s for (cause, _), s in event.spent.items() if cause is Cause.KV_COMING
+            )
     return found
 
 

@@ -141,6 +141,7 @@ def test_ranks_do_not_move_kv() -> None:
             "are not divided among ranks",
         ),
         ({"start_limit_s": 0}, "start_limit_s is 0; it must be over 0 seconds"),
+        ({"link_gb_s": 0.0}, "link_gb_s is 0; it must be over 0 GB/s"),
         ({"silence_limit_s": -1.5}, "silence_limit_s is -1.5; it must be over 0 seconds"),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from antiphon.core.config import EngineOptions, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
@@ -92,6 +94,13 @@ def test_every_device_holds_its_kv(tiny_checkpoint: Path) -> None:
 def test_kv_that_no_machine_holds_is_said(tiny_checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match=r"thinker .* GiB for kv_tokens 1000000000000"):
         check_room(opened(tiny_checkpoint, kv_tokens=10**12))
+
+
+def test_a_slower_link_is_for_cpus(tiny_checkpoint: Path) -> None:
+    held = opened(tiny_checkpoint, link_gb_s=1.0)
+    check_room(held)
+    with pytest.raises(ConfigError, match=r"link_gb_s holds back copies on a CPU only"):
+        check_room(dataclasses.replace(held, device=torch.device("cuda")))
 
 
 def test_one_process_copies_from_one_device(tiny_checkpoint: Path) -> None:

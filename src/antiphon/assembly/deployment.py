@@ -414,6 +414,14 @@ class Deployment(Written):
         ge=0,
         le=60,
     )
+    link_gb_s: float | None = key(
+        None,
+        "Most that copies between the KV of the device and of the host take, in GB/s each way; on a CPU "
+        "only. It leaves the memory bus to others, and shows what a slower link would do. Unless said what "
+        "they reach.",
+        1,
+        ge=0.001,
+    )
     limits: Limits = key(Limits(), "How much of everything; more is refused.")
     defaults: Sizes = key(Sizes(), "Sizes of all stages that say nothing of their own.")
     classes: Classes = key(Classes(), "What requests are promised by their class; policies may go by it.")

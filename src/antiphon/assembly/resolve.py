@@ -201,6 +201,7 @@ def _options(
         graphs=deployment.cuda_graphs,
         layer_groups=deployment.layer_groups,
         step_s=deployment.step_s,
+        link_gb_s=deployment.link_gb_s,
         load_format=deployment.load_format,
         units=() if is_plain else placement.units,
         stages_apart=False,

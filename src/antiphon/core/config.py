@@ -239,6 +239,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     step_rows   of them, those that run in one step at most; None: all
     kv_tokens   KV capacity of each AR stage, in tokens; 0: by the memory that is free
     host_kv_tokens  the same of the host tier, where idle KV goes when the device is full; 0: there is none
+    link_gb_s   most that copies between the tiers take, in GB/s each way, on a CPU; None: what they reach
     step_tokens tokens of one step, over all rows; longer prompts run in chunks; 0: as max_rows
     step_s      seconds of a step while others live beside its prompts, which run in shorter chunks for it; 0:
                 as long as it takes; None: as long as those can wait, by their class's tpot_s or their lead
@@ -274,6 +275,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     block_size: int = 16
     kv_tokens: int = 0
     host_kv_tokens: int = 0
+    link_gb_s: float | None = None
     step_tokens: int = 0
     step_s: float | None = None
     max_context_tokens: int = 8192
@@ -366,6 +368,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
         for name in ("start_limit_s", "silence_limit_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name):g}; it must be over 0 seconds")
+        if self.link_gb_s is not None and self.link_gb_s <= 0:
+            raise ConfigError(f"link_gb_s is {self.link_gb_s:g}; it must be over 0 GB/s")
         if self.kv_tokens and self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "

@@ -96,9 +96,13 @@ class KvCopies:
     the earlier one, and fails with it.
     """
 
-    def __init__(self, pools: dict[str, KvPool], new_lane: Callable[[], Lane]) -> None:
-        """new_lane: makes the lane of a direction, with the first copy in it."""
+    def __init__(
+        self, pools: dict[str, KvPool], new_lane: Callable[[], Lane], link_gb_s: float | None = None
+    ) -> None:
+        """new_lane: makes the lane of a direction, with the first copy in it. link_gb_s: most that copies to
+        the host and back take, each; in lanes of threads only."""
         self.pools = pools
+        self._link_gb_s = link_gb_s
         self._new_lane = new_lane
         self._lanes: dict[Direction, Lane] = {}
         self._pending: dict[str, deque[Pending]] = {unit: deque() for unit in pools}
@@ -126,7 +130,11 @@ class KvCopies:
         try:
             ends = self._planes(source), self._planes(target)
             after = [each.copy for each in self._others(direction) if each.holds_up(source, target)]
-            copy = self._lane(direction).start(order.group, moves(order, *ends, after))
+            made = moves(order, *ends, after)
+            if self._link_gb_s is not None and direction != "peer":
+                layer_bytes = sum(tensor[0].nbytes for tensor in ends[0][0]) * len(order.sources)
+                made = [partial(held_to, layer_bytes / self._link_gb_s / 1e9, move) for move in made]
+            copy = self._lane(direction).start(order.group, made)
         except Exception as error:
             copy = BrokenCopy(order.group, error)
         self.pools[target.unit].expect(order.ticket, copy)
@@ -284,6 +292,13 @@ def moves(order: CopyOrder, source: Planes, target: Planes, after: Sequence[Arri
         copy_runs(source[layer], target[layer], pieces)
 
     return [partial(move, layer) for layer in range(len(source))]
+
+
+def held_to(seconds: float, move: Move) -> None:
+    """Takes so long at least."""
+    until = time.perf_counter() + seconds
+    move()
+    time.sleep(max(until - time.perf_counter(), 0.0))
 
 
 def copy_runs(source: tuple[Tensor, ...], target: tuple[Tensor, ...], pieces: list[Run]) -> None:

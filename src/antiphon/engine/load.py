@@ -181,7 +181,9 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
 
 
 def check_room(opened: Opened) -> None:
-    """Raises CheckpointError or ConfigError for what the devices cannot hold, or cannot do together."""
+    """Raises CheckpointError or ConfigError for what the devices cannot hold, or cannot do."""
+    if opened.options.link_gb_s is not None and opened.device.type == "cuda":
+        raise ConfigError("link_gb_s holds back copies on a CPU only; take it out, or serve with device cpu")
     if opened.places:
         check_places(opened, available_bytes)
         check_tiers(opened)
@@ -203,7 +205,7 @@ def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
 def build_engine(opened: Opened, options: EngineOptions, name: str, loader: Loader) -> Engine:
     """Load every stage that the checkpoint has."""
     placed = opened.node.placed
-    executors, payloads, mover, guides = build_executors(opened.graph, opened.node, loader, placed)
+    executors, payloads, mover, guides = build_executors(opened, loader, placed)
     if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
     prompter = load_prompter(opened, options)
@@ -222,7 +224,7 @@ def load_units(opened: Opened, options: EngineOptions, process: str, progress: P
         torch.cuda.set_device(opened.device)
     capture = cuda_capture(opened.device) if options.graphs == "on" else None
     loader = Loader(opened, progress, capture=capture)
-    executors, payloads, mover, guides = build_executors(opened.graph, opened.node, loader, units)
+    executors, payloads, mover, guides = build_executors(opened, loader, units)
     if loader.rehearses:
         rehearse(_runners(executors, opened.node), loader.progress)
     if pick_depth(options.depth, opened.device) == 0:
@@ -315,11 +317,11 @@ def load_followers(
 
 
 def build_executors(
-    graph: StageGraph, node: NodeConfig, loaders: Loader, units: tuple[Unit, ...]
+    opened: Opened, loaders: Loader, units: tuple[Unit, ...]
 ) -> tuple[dict[str, Executor], InlinePayloads, KvCopies, Guides | None]:
     """An executor of each of these units, in their order, what moves payloads and KV, and the guides of those
     that write text, if any does. Decoders of one stage on one device share its weights."""
-    features = FeatureStore()
+    graph, node, features = opened.graph, opened.node, FeatureStore()
     guides: Guides | None = None
     executors: dict[str, Executor] = {}
     sources: dict[str, TextRunner] = {}
@@ -345,7 +347,8 @@ def build_executors(
             executors[unit.name] = ArExecutor(sources[unit.name])
     pools = {name: runner.pool for name, runner in (sources | targets).items()}
     payloads = InlinePayloads(sources, targets, features)
-    return executors, payloads, KvCopies(pools, lane_maker(loaders.device)), guides
+    mover = KvCopies(pools, lane_maker(loaders.device), opened.options.link_gb_s)
+    return executors, payloads, mover, guides
 
 
 def tensor_shapes(

@@ -54,7 +54,10 @@ def _times(opened: Opened, options: EngineOptions) -> dict[str, Any]:
         return {}
     is_datasheet = datasheet_name(options.profile) is not None
     shape = opened.family.read_shape(opened.config, "") if is_datasheet else None
-    return with_profile(opened.node, find_costs(options.profile, shape)).times
+    costs = find_costs(options.profile, shape)
+    if options.link_gb_s is not None:
+        costs = costs.with_host_link(options.link_gb_s * 1e9)
+    return with_profile(opened.node, costs).times
 
 
 def _load_apart(opened: Opened, options: EngineOptions, name: str, progress: Progress) -> Engine:
