@@ -6,11 +6,14 @@ import re
 
 from antiphon.models.phonemes.lexicon import CURRENCIES as KNOWN_CURRENCIES
 from antiphon.models.phonemes.numbers import ordinal
-from antiphon.models.phonemes.units import CURRENCIES
+from antiphon.models.phonemes.units import CURRENCIES, DOLLARS
 
 _NAMES_OF_MONTHS = "January February March April May June July August September October November December"
 _MONTHS = _NAMES_OF_MONTHS.split()
 _PARTS_OF_A_WHOLE = {2: "half", 3: "third", 4: "quarter"}
+_MONTHS_OF_A_YEAR, _DAYS_OF_A_MONTH = 12, 31
+_LAST_CENTURY = 70
+_PARTS_OF_AN_ADDRESS = 4
 _LONG = 7
 """Digits in a row without commas that name no amount but a telephone or an account."""
 
@@ -66,8 +69,37 @@ def duration(text: str) -> str:
 
 
 def date(text: str) -> str:
+    """`2026-03-14`."""
     year, month, day = text.split("-")
     return f"{_MONTHS[int(month) - 1]} {ordinal(int(day)).replace('-', ' ')}, {year}"
+
+
+def date_with_slashes(text: str) -> str | None:
+    """`3/14/2026` and, since there is no other way to read it, `14/3/2026`; years of two digits are those
+    around 2000. None: it is no date."""
+    month, day, year = text.split("/")
+    if int(month) > _MONTHS_OF_A_YEAR:
+        month, day = day, month
+    if not (0 < int(month) <= _MONTHS_OF_A_YEAR and 0 < int(day) <= _DAYS_OF_A_MONTH):
+        return None
+    if len(year) == 2:
+        year = f"{'20' if int(year) < _LAST_CENTURY else '19'}{year}"
+    return date(f"{year}-{month}-{day}")
+
+
+def in_points(text: str) -> str:
+    """Of a version, `3.11.7`; four numbers are an address, whose points are dots."""
+    parts = text.split(".")
+    return (" dot " if len(parts) == _PARTS_OF_AN_ADDRESS else " point ").join(parts)
+
+
+def telephone(text: str) -> str:
+    """Figure by figure, but for `1-800`."""
+    groups = text.split("-")
+    return ", ".join(
+        f"{group[0]} hundred" if len(group) == 3 and group.endswith("00") and i == 1 else " ".join(group)
+        for i, group in enumerate(groups)
+    )
 
 
 def part_of_a_whole(above: int, below: int) -> str:
@@ -88,11 +120,18 @@ def power(text: str) -> str:
     return {"2": "squared", "3": "cubed"}.get(power) or f"to the power of {power.replace('-', 'minus ')}"
 
 
-def amount(sign: str, number: str, scale: str) -> str:
-    """Of money. `$1.5` are fifty cents more than a dollar."""
-    one, many = CURRENCIES[sign]
+def amount(sign: str, number: str, scale: str, country: str = "") -> str:
+    """Of money. `$1.5` are fifty cents more than a dollar. country: before the sign (`units.DOLLARS`)."""
     if scale:
-        return f"{number} {scale} {many}"
-    if sign in KNOWN_CURRENCIES:
+        return f"{number} {scale} {currency(sign, country)}"
+    if sign in KNOWN_CURRENCIES and not country:
         return f"{sign}{number}0" if re.fullmatch(r"[\d,]*\.\d", number) else f"{sign}{number}"
-    return f"{counted(number)} {one if number == '1' else many}"
+    whole, _, cents = number.partition(".")
+    if country and re.fullmatch(r"0[1-9]|[1-9]\d", cents):
+        return f"{amount(sign, whole, '', country)} and {int(cents)} {'cent' if cents == '01' else 'cents'}"
+    return f"{counted(number)} {currency(sign, country, is_one=number == '1')}"
+
+
+def currency(sign: str, country: str, *, is_one: bool = False) -> str:
+    one, many = CURRENCIES[sign]
+    return f"{DOLLARS[country]} {one if is_one else many}" if country else one if is_one else many

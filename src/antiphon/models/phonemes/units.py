@@ -43,6 +43,17 @@ CURRENCIES = {
     "₿": ("bitcoin", "bitcoins"),
     "¢": ("cent", "cents"),
 }
+DOLLARS = {
+    "US": "US",
+    "A": "Australian",
+    "AU": "Australian",
+    "C": "Canadian",
+    "CA": "Canadian",
+    "HK": "Hong Kong",
+    "NZ": "New Zealand",
+    "S": "Singapore",
+}
+"""Whose they are, by the letters before the sign."""
 SCALES = {
     "k": "thousand",
     "K": "thousand",

@@ -17,15 +17,19 @@ from antiphon.models.phonemes.amounts import (
     amount,
     article,
     counted,
+    currency,
     date,
+    date_with_slashes,
     digit_by_digit,
     duration,
+    in_points,
     part_of_a_whole,
     power,
+    telephone,
     time_of_day,
 )
 from antiphon.models.phonemes.signs import ALWAYS_A_SUM, BEFORE, BETWEEN, COUNTED, Element, ascends, say_signs
-from antiphon.models.phonemes.units import CURRENCIES, SCALES, find_unit, find_unit_alone, unit_name
+from antiphon.models.phonemes.units import CURRENCIES, DOLLARS, SCALES, find_unit, find_unit_alone, unit_name
 
 _SCALE_WORDS = ("hundred", "thousand", "million", "billion", "trillion")
 _SUM_ALONE = frozenset("=×÷±≈≠≤≥")
@@ -44,7 +48,10 @@ _QUANTITY = re.compile(
     rf"[~≈<>≤≥±+\-−]?(?:\d+/\d+|\d*[{_VULGAR}]|(?:{_NUMBER})(?:[-–~x×](?:{_NUMBER})){{0,2}})"
 )
 _ONE = re.compile(rf"1|\d+/\d+|[{_VULGAR}]")
-_MONEY = re.compile(rf"(?P<sign>[{''.join(CURRENCIES)}])(?:{_NUMBER})(?:[-–](?:{_NUMBER}))?$")
+_DOLLARS = "|".join(DOLLARS)
+_MONEY = re.compile(
+    rf"(?:(?<![^\W_])(?P<country>{_DOLLARS})(?=\$))?(?P<sign>[{''.join(CURRENCIES)}])(?:{_NUMBER})(?:[-–](?:{_NUMBER}))?$"
+)
 _ELEMENT = re.compile(
     rf"(?P<date>(?<!\d)\d{{4}}-(?:0?[1-9]|1[0-2])-(?:0?[1-9]|[12]\d|3[01])(?!\d|-\d))"
     rf"|(?P<time>(?<![\d.,:])[0-5]?\d:[0-5]\d(?::[0-5]\d)?(?![\d:]|[.,]\d))"
@@ -72,7 +79,11 @@ _THOUSANDS = re.compile(r"000(?![\d.,])")
 _FEET, _INCHES = re.compile(r"\d['’′]"), re.compile(r"1?\d[\"”″]")
 _DECIMAL_COMMA = re.compile(r"\d+,\d\d?")
 _GROUPS = re.compile(r"\d+(?:-\d+){1,2}")
-"""Such as 555-0123. Four groups are said as misaki says them."""
+"""Such as 555-0123, where one begins with a zero."""
+_TELEPHONE = re.compile(r"(?:1-\d{3}-|\d{3}-)\d{3}-\d{4}|\d{3}-\d{2}(?!00)\d{2}")
+"""100-1000 is none."""
+_SLASHED_DATE = re.compile(r"\d{1,2}/\d{1,2}/(?:\d{4}|\d\d)")
+_POINTS = re.compile(r"(?P<letter>[vV]?)(?P<numbers>\d+(?:\.\d+){2,})")
 _MODEL = re.compile(r"-\d+(?!\w)")
 """Behind a letter that else is a unit: the oil 5W-30."""
 _IN_MILLIONS = frozenset(("people", "users", "customers", "viewers", "views", "jobs", "homes"))
@@ -185,7 +196,7 @@ class _Reading:
         """A unit, a sign of money, or the million that stands between an amount and its currency."""
         if core.lower() in _SCALE_WORDS:
             money = _MONEY.search(number)
-            return f"{core} {CURRENCIES[money['sign']][1]}" if money else None
+            return f"{core} {currency(money['sign'], money['country'] or '')}" if money else None
         if core in ("am", "AM"):
             return am_or_pm(core) if _HOUR.fullmatch(number) else None
         if _QUANTITY.fullmatch(number) is None:
@@ -230,8 +241,12 @@ class _Reading:
     # -- figures ------------------------------------------------------------------------------------------
 
     def _figures(self, core: str) -> str | None:
-        if _GROUPS.fullmatch(core) and re.search(r"\b0\d\d", core):
-            return ", ".join(" ".join(group) for group in core.split("-"))
+        if _TELEPHONE.fullmatch(core) or (_GROUPS.fullmatch(core) and re.search(r"\b0\d\d", core)):
+            return telephone(core)
+        if _SLASHED_DATE.fullmatch(core) and (day := date_with_slashes(core)) is not None:
+            return day
+        if points := _POINTS.fullmatch(core):
+            return f"{points['letter']} {in_points(points['numbers'])}".strip()
         elements = self._elements(core)
         behind = self._previous.core if self._previous is not None else ""
         say_signs(elements, core, behind, is_in_a_sum=self._is_sum)
@@ -338,14 +353,16 @@ class _Reading:
 
     def _money(self, core: str, text: str, end: int, before: list[Element]) -> tuple[Element, int]:
         sign = before.pop().text
+        is_of = sign == "$" and before and before[-1].text in DOLLARS
+        country = before.pop().text if is_of else ""
         scale = _SCALE.match(core, end)
         if scale is not None:
             name = scale["scale"]
-            said = amount(sign, text, SCALES.get(name, name))
+            said = amount(sign, text, SCALES.get(name, name), country)
             return Element("money", text, said, False), scale.end()
         if self._next is not None and self._next.core.lower() in _SCALE_WORDS and _MONEY.search(core):
             return Element("money", text, text, False), end
-        said = amount(sign, text, "")
+        said = amount(sign, text, "", country)
         return Element("money", text, said, said == f"{sign}{text}" and not before), end
 
     def _is_before_noon(self) -> bool:
