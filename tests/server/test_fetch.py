@@ -5,12 +5,16 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import msgspec
+import openai
 import pytest
 
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.server.fetch import MediaFetcher
+from server.conftest import running
+from server.fake_engine import INFO, FakeEngine
 
 
 class Site(http.server.BaseHTTPRequestHandler):
@@ -94,3 +98,13 @@ async def test_bounds(site: str) -> None:
         await fetcher(site).fetch({f"http://{site}/{n}": "m" for n in range(17)})
     with pytest.raises(ProtocolError, match="cannot be fetched"):
         await fetcher("127.0.0.1:1").fetch({"http://127.0.0.1:1/": "m"})
+
+
+async def test_nothing_is_fetched_for_a_model_that_takes_no_pictures() -> None:
+    engine = FakeEngine(info=msgspec.structs.replace(INFO, inputs=("audio",)))
+    part: Any = {"type": "image_url", "image_url": {"url": "http://nowhere/a.png"}}
+    async with running(engine=engine) as served, served.client() as client:
+        with pytest.raises(openai.BadRequestError, match="takes text and audio: leave image out"):
+            await client.chat.completions.create(
+                model="test-omni", messages=[{"role": "user", "content": [part]}]
+            )

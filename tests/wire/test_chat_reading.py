@@ -104,6 +104,13 @@ def test_a_plain_question() -> None:
     assert [(item.role, item.parts) for item in request.items] == [("user", (TextPart("hi"),))]
 
 
+def test_an_answer_without_its_call() -> None:
+    answer = {"role": "tool", "content": "noon", "tool_call_id": "call-2"}
+    with pytest.raises(ProtocolError, match="No assistant message before it has a call 'call-2'") as refused:
+        read(HI, {"role": "assistant", "tool_calls": [CALL]}, answer)
+    assert (refused.value.code, refused.value.param) == ("invalid_tool_call_id", "messages[2].tool_call_id")
+
+
 def test_every_role() -> None:
     spoken = {"role": "assistant", "audio": {"id": "audio-1"}, "content": "what it said"}
     messages = (

@@ -9,12 +9,11 @@ import pytest
 
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.chat import ChatRequest
-from antiphon.wire.chat_reading import ChatScope, read_chat
+from antiphon.wire.chat_reading import check_media
 from antiphon.wire.inputs import check_taken
-from antiphon.wire.limits import Limits
 from antiphon.wire.parsing import converted
 from wire.harness import INFO, Driver
-from wire.test_chat_reading import Files, inline
+from wire.test_chat_reading import inline
 
 HEARS, READS = (msgspec.structs.replace(INFO, inputs=inputs) for inputs in (("audio",), ()))
 
@@ -32,13 +31,14 @@ def test_what_the_model_takes_is_told() -> None:
         {"type": "image_url", "image_url": {"url": inline(b"odd")}},
         {"type": "video_url", "video_url": {"url": "data:broken"}},
         {"type": "video", "video": ["data:broken"]},
+        {"type": "image_url", "image_url": {"url": "http://nowhere/a.png"}},
     ],
 )
 def test_a_broken_picture_for_a_model_that_does_not_see(part: dict[str, Any]) -> None:
     body = {"messages": [{"role": "user", "content": [part]}]}
-    scope = ChatScope(HEARS, Limits(), Files(), {}.get, {})
     with pytest.raises(ProtocolError, match="takes text and audio: leave image out") as refused:
-        read_chat(converted(body, ChatRequest), scope, "session", "response")
+        check_media(converted(body, ChatRequest), HEARS)
+    check_media(converted(body, ChatRequest), INFO)
     assert refused.value.param == "messages[0].content[0].type"
 
 

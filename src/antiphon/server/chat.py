@@ -25,7 +25,7 @@ from antiphon.server.sse import LAST_EVENT, error_event, sse
 from antiphon.server.stream_reader import StreamReader
 from antiphon.wire.audio import pcm16
 from antiphon.wire.chat import ChatRequest
-from antiphon.wire.chat_reading import ChatAsked, ChatScope, read_chat
+from antiphon.wire.chat_reading import ChatAsked, ChatScope, check_media, read_chat
 from antiphon.wire.chat_replies import (
     AudioShown,
     ChatChunk,
@@ -83,6 +83,7 @@ async def chat_completions(request: Request, serving: Admitted) -> Response:
 async def _read(asked: ChatRequest, serving: Serving, key: int | None) -> ChatAsked:
     """Fetching and decoding leave the loop, so that nobody else's audio waits; what has media waits for its
     key's turn."""
+    check_media(asked, serving.info)
     fetched = await serving.fetcher.fetch(remote_urls(asked))
     scope = ChatScope(
         serving.info,

@@ -227,8 +227,35 @@ def _tool_choice(asked: ChatRequest) -> str:
     return choice
 
 
+def check_media(asked: ChatRequest, info: ModelInfo) -> None:
+    """Raises ProtocolError for a part that the model does not take: before anything is fetched for it."""
+    for at, message in enumerate(asked.messages):
+        if isinstance(message, UserMessage) and not isinstance(message.content, str):
+            for index, part in enumerate(message.content):
+                if not isinstance(part, TextPartIn):
+                    kind = "audio" if isinstance(part, AudioPartIn | AudioUrlPartIn) else "image"
+                    check_taken(kind, info, f"messages[{at}].content[{index}]")
+
+
+def _check_answers(messages: list[Message]) -> None:
+    """A tool's answer is to a call before it. What a spoken reply has called is known from its tokens."""
+    calls: set[str] = set()
+    for index, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            if message.audio is not None:
+                return
+            calls.update(call.id for call in message.tool_calls or ())
+        elif isinstance(message, ToolMessage) and message.tool_call_id not in calls:
+            raise ProtocolError(
+                f"No assistant message before it has a call {shown(message.tool_call_id)}.",
+                code="invalid_tool_call_id",
+                param=f"messages[{index}].tool_call_id",
+            )
+
+
 def _items(messages: list[Message], scope: ChatScope, room: MediaRoom) -> Iterator[Item]:
     check("max_items", scope.limits.max_items, len(messages))
+    _check_answers(messages)
     for index, message in enumerate(messages):
         at = f"messages[{index}]"
         match message:
@@ -310,7 +337,6 @@ def _decoded(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part
     media, limits = scope.media, scope.limits
     if isinstance(part, TextPartIn):
         return TextPart(part.text)
-    check_taken("audio" if isinstance(part, AudioPartIn | AudioUrlPartIn) else "image", scope.info, at)
     match part:
         case ImagePartIn():
             data = bytes_of(part.image_url.url, scope.fetched, limits.max_image_bytes, f"{at}.image_url.url")
