@@ -42,7 +42,7 @@ PEOPLE, DURATION_S = 6, 160.0
 PASTS_TOKENS = 12_288
 """What so many conversations hold towards the end of a run."""
 HOST_TOKENS = 1 << 18
-CASES = ((0.35, 0.02), (2.0, 0.02))
+CASES = ((0.35, 0.01), (0.35, 0.02), (2.0, 0.02))
 """Shares of it that the device holds, and GB/s; in the last memory is never short."""
 SPEAKS = {
     "turns": 40,
