@@ -320,3 +320,11 @@ def test_special_tokens_are_said_as_they_are_spelt(omni: Omni) -> None:
     said = omni.generate([Request("read", sampling=SHORT, say=text)])[0]
     assert said.text == text
     assert len(said.audio)
+
+
+def test_a_recording_that_is_longer_than_the_transcriber_hears(cascade_checkpoint: Path) -> None:
+    """It hears 4 s at a time."""
+    omni = Omni(cascade_checkpoint, device="cpu")
+    (reply,) = omni.generate([Request([{"audio": np.tile(NOISE, 9)}], speech=False, max_tokens=4)])
+    assert (reply.status, reply.message) == ("incomplete", "")
+    check_all_free(omni)

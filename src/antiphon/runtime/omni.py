@@ -37,6 +37,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.graphs import find_graph
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.loading import load_engine
+from antiphon.wire.windows import pieces_of
 
 Content = str | Sequence[str | dict[str, Any]]
 """Text, or parts: a str, {"text": str}, {"audio": float32 [n] at 16 kHz},
@@ -244,7 +245,10 @@ class Omni:
         """A conversation of its own for each request."""
         self._check(request)
         messages = request.messages or [("user", request.content)]
-        items = [Item(f"item-{i}", role, parts_of(content)) for i, (role, content) in enumerate(messages)]
+        items = [
+            Item(f"item-{i}", role, self._heard(parts_of(content)))
+            for i, (role, content) in enumerate(messages)
+        ]
         wanted = ResponseRequested(
             name,
             name,
@@ -258,6 +262,13 @@ class Omni:
             say=request.say,
         )
         return [SessionOpened(name), *(ItemAdded(name, item) for item in items), wanted]
+
+    def _heard(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """Recordings in pieces that a transcriber hears."""
+        pieces = (
+            pieces_of(part, self.engine.info) if isinstance(part, AudioPart) else (part,) for part in parts
+        )
+        return tuple(itertools.chain.from_iterable(pieces))
 
     def _check(self, request: Request) -> None:
         """Raise ConfigError where a misspelt name would otherwise go unnoticed."""
