@@ -60,6 +60,8 @@ class Place(IntEnum):
 
 ROUNDING_S = 1e-6
 """A lead below it is none: a reply that is held until its lead is gone is asked about again so much later."""
+SHORTER = 0.9
+"""Of a step's time, what may be left of it without those that stay out: else it is no shorter for them."""
 RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND, IDLE = range(5)
 """Urgencies (LiveServe §4.1): U0, U1 and U2, what no person waits for, and nothing to run."""
 

@@ -4,13 +4,14 @@ has one until the next round."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor, inf, nan
+from math import floor, inf, isnan, nan
 
 import numpy as np
 
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.policy.base import LATENCY, Floats, Mask, StepView
+from antiphon.policy.memory import KvView
 from antiphon.policy.working_set import Gains, Numbers, Plan, by_age, by_gain, chosen_of
 
 SOON_S = 0.02
@@ -44,10 +45,9 @@ class Host:
 class Rounds:
     """Settings are as in `TokenBuffer`.
 
-    host       None: there is none
+    has_host   KV has somewhere to go
     token_s    to read one of a prompt; nan: not known. As of the last round, like the next
     is_fcfs    more is read than this stage keeps up with, and the oldest go first
-    most_rows  of a step
     """
 
     def __init__(
@@ -73,10 +73,30 @@ class Rounds:
         self._interval_s, self._value_s, self._gamma, self._safety = interval_s, value_s, gamma, safety
         self._adjusts, self._load, self._falls_back = adjusts, load, fallback
         self._events = events
-        self.host: Host | None = None
+        self._host: Host | None = None
         self.token_s = nan
         self.is_fcfs = False
-        self.most_rows = 1 << 30
+        self._most_rows = 1 << 30
+        """Of a step."""
+
+    @property
+    def has_host(self) -> bool:
+        return self._host is not None
+
+    def note_rows(self, most: int) -> None:
+        """That a step has at most, from now on."""
+        self._most_rows = most
+
+    def note_links(self, view: KvView, is_written: bool) -> None:
+        """What copies take from now on. is_written: a block is in the host as soon as it is full, so that
+        nothing is left to write when its request has to leave."""
+        out, back = view.out, view.back
+        self._host = Host(
+            view.size_below,
+            queued_s=known_s(out.queued_s) + known_s(back.queued_s),
+            leave_s=0.0 if is_written else known_s(out.block_s),
+            back_s=known_s(back.block_s),
+        )
 
     def decide(self, view: StepView, waits: Mask, coming: Mask, tick: int) -> Plan:
         """Who has a row until the next tick. waits: [waiting], those that are to get one; coming: [waiting],
@@ -90,7 +110,7 @@ class Rounds:
         np.greater(waits, begun[num_rows:], out=new[num_rows:])
         of_people = in_set & (view.tier == LATENCY)
         rates, most_per_s = np.zeros(len(begun)), inf
-        if self._falls_back or self.host is None or not self.host.num_blocks:
+        if self._falls_back or self._host is None or not self._host.num_blocks:
             rates, most_per_s = self._demand(view, step_s)
             self._note_load(rates[of_people], most_per_s)
         gains = self._gains(view, step_s)
@@ -114,7 +134,7 @@ class Rounds:
         batch as memory holds makes (Γ, eq. 6), in tokens a second. nan: not known."""
         rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         held = max(int(view.held[: view.num_rows].sum()) / view.num_rows, 1.0) if view.num_rows else 1.0
-        full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self.most_rows), 1)
+        full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self._most_rows), 1)
         full_s = _decoding_s(view, full)
         return np.where(view.rate == inf, 0.0, rates), full / full_s if full_s > 0 else nan
 
@@ -152,7 +172,7 @@ class Rounds:
     def _overhead_s(self, view: StepView, step_s: float) -> Floats:
         """What it takes each request without a row until it can go on: to bring its KV or to compute it, and
         of one that was preempted the look at where that is and the step that is running. [waiting]."""
-        looked_s = SOON_S * (self.host is not None) + (step_s if step_s > 0 else 0.0)
+        looked_s = SOON_S * (self._host is not None) + (step_s if step_s > 0 else 0.0)
         waiting = slice(view.num_rows, None)
         tokens = view.tokens[waiting]
         compute_s = tokens * np.fmax(self.token_s, 0.0)
@@ -163,9 +183,9 @@ class Rounds:
         """Until so much KV that left, or has to, is there again: brought or computed, whichever is sooner. As
         far as that is known."""
         compute_s = tokens * self.token_s
-        if self.host is None:
+        if self._host is None:
             return np.fmax(compute_s, 0.0)
-        load_s = self.host.queued_s + blocks * (self.host.back_s + self.host.leave_s)
+        load_s = self._host.queued_s + blocks * (self._host.back_s + self._host.leave_s)
         return np.where(load_s > 0, np.fmin(load_s, compute_s), np.fmax(compute_s, 0.0))
 
     def _fixed(self, view: StepView) -> Mask:
@@ -191,10 +211,10 @@ class Rounds:
         at = at[np.argsort(view.rate[at] == inf, kind="stable")]
         num_set, num_running = int(np.count_nonzero(in_set)), view.num_rows
         most = inf
-        if self.host is not None and self.host.num_blocks:
+        if self._host is not None and self._host.num_blocks:
             held = np.concatenate((view.held[:num_running], view.needs[num_running:]))[in_set]
             each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
-            static = floor((view.num_blocks + self.host.num_blocks) / each)
+            static = floor((view.num_blocks + self._host.num_blocks) / each)
             most = max(static - self._adjusts * max(static - num_running, 0), num_running + 1)
         wanted_per_s = float(np.fmax(rates[in_set], 0.0).sum()) + np.fmax(rates[at], 0.0).cumsum()
         fits = ~(wanted_per_s > self._load * most_per_s)
@@ -204,6 +224,11 @@ class Rounds:
         self._events["held_at_door"] += int(np.count_nonzero(~fits))
         admitted[at[fits]] = True
         return admitted
+
+
+def known_s(seconds: float) -> float:
+    """0 where nothing is known."""
+    return 0.0 if isnan(seconds) else seconds
 
 
 def _stuck(view: StepView) -> Mask:

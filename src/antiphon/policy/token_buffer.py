@@ -17,6 +17,7 @@ from antiphon.core.facts import Ints
 from antiphon.policy.base import (
     LATENCY,
     NO_HOLD,
+    SHORTER,
     Budget,
     Floats,
     Hold,
@@ -28,14 +29,12 @@ from antiphon.policy.base import (
 )
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 from antiphon.policy.prefill_first import PrefillFirst
-from antiphon.policy.rounds import SOON_S, Host, Rounds
+from antiphon.policy.rounds import SOON_S, Rounds, known_s
 from antiphon.policy.working_set import Plan
 
 OVERLOADED = "first come first served: more is read than this stage keeps up with"
 LOOK = 8
 """Owners that are written in one call."""
-SHORTER = 0.9
-"""Share of a step's time: agents are held back where it takes as little without them, or less."""
 
 
 class _Looked(NamedTuple):
@@ -188,14 +187,14 @@ class TokenBuffer:
             self._plan = self._rounds.decide(view, waits, self._coming(view), self._tick(now))
             still = self._plan.resumes.requests
             self._brings = {one: does for one, does in self._brings.items() if does or one in still}
-        self._is_anew = self._rounds.host is not None and self._plan is not plan_before
+        self._is_anew = self._rounds.has_host and self._plan is not plan_before
         goes_on = view.begun[num_rows:].copy()
         self._num_paused = int(np.count_nonzero(goes_on))
         goes_on &= view.ready[num_rows:]
         if self._plan is not None:
             goes_on &= self._places(view) >= 0
         at = goes_on.nonzero()[0] + num_rows
-        if not len(at) or self._rounds.host is None:
+        if not len(at) or not self._rounds.has_host:
             self._held.clear()
             return NO_HOLD
         requests: list[int] = view.request[at].tolist()
@@ -222,7 +221,7 @@ class TokenBuffer:
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Prompts first while all find room; else as the round has it."""
-        self._rounds.most_rows = budget.rows
+        self._rounds.note_rows(budget.rows)
         choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
         self._num_paused += len(choice.preempt)
         return replace(choice, moves=True) if self._is_anew else choice
@@ -396,7 +395,7 @@ class TokenBuffer:
     def decide_write(self, view: KvView, now: float) -> Selection:
         """Full blocks of those that run, the furthest ahead of its reader first, as much as goes beside the
         step (§5.1, §5.2)."""
-        self._note_links(view)
+        self._rounds.note_links(view, self._write)
         if not self._write or not view.num_below:
             return NOTHING
         requests = view.requests
@@ -410,11 +409,11 @@ class TokenBuffer:
         """What a request waits for. Of those that were preempted only what is to go on, unless it is computed
         sooner (§4.2.3). Asked again soon while any is preempted: the round that has it go on comes after
         this."""
-        self._note_links(view)
+        self._rounds.note_links(view, self._write)
         requests, waiting = view.requests, list(view.waiting())
         owner_of = {request: owner for owner, request in requests.items()}
         back = view.back
-        queued_s = _known(back.queued_s)
+        queued_s = known_s(back.queued_s)
         owners: list[str] = []
         for request in self._going_on(view, waiting):
             owner = owner_of.get(request)
@@ -430,7 +429,7 @@ class TokenBuffer:
                     self._brings[request] = False
             elif self._is_brought(request, num_away, queued_s, back.block_s):
                 owners.append(owner)
-                queued_s += num_away * _known(back.block_s)
+                queued_s += num_away * known_s(back.block_s)
         owners += [owner for owner in waiting if owner not in requests]
         wake_at = now + SOON_S if self._num_paused else None
         is_first = self._plan is not None
@@ -462,17 +461,3 @@ class TokenBuffer:
             self._leads_s = dict(zip(*(column.tolist() for column in self._seen), strict=True))
         lead_s = self._leads_s.get(request, 0.0)
         return 0.0 if isnan(lead_s) else lead_s
-
-    def _note_links(self, view: KvView) -> None:
-        out, back = view.out, view.back
-        self._rounds.host = Host(
-            view.size_below,
-            queued_s=_known(out.queued_s) + _known(back.queued_s),
-            leave_s=0.0 if self._write else _known(out.block_s),
-            back_s=_known(back.block_s),
-        )
-
-
-def _known(seconds: float) -> float:
-    """0 where nothing is known."""
-    return 0.0 if isnan(seconds) else seconds

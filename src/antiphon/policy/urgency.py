@@ -17,6 +17,7 @@ from antiphon.policy.base import (
     NO_HOLD,
     ROUNDING_S,
     RUNS_DRY,
+    SHORTER,
     Budget,
     Hold,
     Mask,
@@ -36,8 +37,6 @@ LABELS = "U0", "U1", "U2", ""
 """As §4.1 names the classes."""
 MOST_GAPS = 3
 """More of them widen a lead no further."""
-SHORTER = 0.9
-"""Of a step's time, what must be left of it if others stay out of it for those at the brink."""
 LISTENS_S = 0.25
 """Of sound that a client has and is still to play: with less, the reply is not held. What lies between the
 stage and the client may be less than a chunk, or a phrase, and then waits for more."""
