@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from antiphon.server.settings import ServerSettings
-from server.asking import HI
+from server.asking import HI, wav
 from server.conftest import Running, Socket, eventually, running
 from server.fake_engine import FakeEngine, Script
 from wire.harness import pcm
@@ -191,6 +191,25 @@ async def test_best_effort_requests_have_a_limit_of_their_own() -> None:
             assert done["status"] == "completed"
             assert [(await answer).status_code for answer in waiting] == [200, 200]
             assert (await client.post("/v1/chat/completions", json=flex)).status_code == 200
+
+
+async def test_a_file_that_is_written_down_takes_a_live_place_and_no_other() -> None:
+    """Its client waits for it."""
+    flex = {**CHAT, "service_tier": "flex"}
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    settings = ServerSettings(max_sessions=1, max_open_responses=1, max_best_effort_responses=1)
+    async with running(settings, engine) as served, httpx.AsyncClient(base_url=served.http) as client:
+        assert engine.script.gate is not None
+        best_effort = asyncio.create_task(client.post("/v1/chat/completions", json=flex))
+        await eventually(lambda: engine.num_open == 1)
+        file = {"file": ("a.wav", wav())}
+        written = asyncio.create_task(client.post("/v1/audio/transcriptions", files=file))
+        await eventually(lambda: engine.num_open == 2)
+        refusal = await client.post("/v1/audio/transcriptions", files=file)
+        assert refusal.status_code == 503
+        assert "max_sessions: all 1 sessions" in refusal.json()["error"]["message"]
+        engine.script.gate.set()
+        assert [(await answer).status_code for answer in (best_effort, written)] == [200, 200]
 
 
 async def test_a_transcription_beyond_the_limit_fails_and_its_turn_is_answered() -> None:

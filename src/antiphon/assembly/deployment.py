@@ -85,15 +85,18 @@ class Limits(Written):
 
     max_sessions: Positive = key(
         64,
-        "Sessions open at once; more are refused. Half of them are kept for API keys in equal parts, where "
-        "there are several.",
+        "Sessions and HTTP requests open at once, best-effort ones apart; more are refused. Half of the "
+        "places are kept for API keys in equal parts, where there are several.",
         256,
     )
     max_open_responses: Positive = key(
         64, "Live replies in the making at once, of all sessions; more are refused.", 128
     )
     max_best_effort_responses: Positive = key(
-        64, "Best-effort replies (`service_tier: flex`, transcriptions) at once; more are refused.", 256
+        64,
+        "Best-effort replies at once: `service_tier: flex`, and what sessions have written down; more are "
+        "refused.",
+        256,
     )
     min_lead_s: float = key(
         0.6,
@@ -159,7 +162,9 @@ class Classes(Written):
     """Each class of requests."""
 
     latency: ClassBounds = key(ClassBounds(), "Requests that a person waits for.")
-    best_effort: ClassBounds = key(ClassBounds(), "`service_tier: flex`, and transcriptions.")
+    best_effort: ClassBounds = key(
+        ClassBounds(), "`service_tier: flex`, and what sessions have written down."
+    )
     preparatory: ClassBounds = key(ClassBounds(), "What will be wanted soon.")
 
 
@@ -429,8 +434,8 @@ class Deployment(Written):
     devices: dict[Name, Device] = key({}, "Devices by the names that stages use.", {"gpu0": {}})
     stages: dict[Name, Stage] = key(
         {},
-        "Stages of the model's graph by name (encoders, thinker, talker, code2wav); what is not "
-        "listed has one unit.",
+        "Stages of the model's graph by name (Qwen3-Omni: encoders, thinker, talker, code2wav; a cascade: "
+        "ears, transcriber, thinker, voice); what is not listed has one unit.",
         {"thinker": {"replicas": 2}},
     )
     edges: dict[Annotated[str, Field(pattern=EDGE)], Edge] = key(

@@ -49,7 +49,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 )
 async def transcriptions(request: Request, serving: Admitted) -> Response:
     key = check_key(request, serving.settings.api_keys)
-    serving.check_room("best_effort", key=key)
+    serving.check_room(key=key)
     form = await read_form(request, await read_body(request, serving.settings))
     try:
         asked = _fields(form)
