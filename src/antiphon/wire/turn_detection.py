@@ -31,7 +31,7 @@ class TurnDetection:
     eagerness            of semantic_vad: how soon it takes a pause for the end
     create_response      a turn that ends asks for a reply
     interrupt_response   a turn that begins ends the reply that is being heard
-    min_speech_ms        speech shorter than this starts no turn: an extension, 0 in stock clients
+    min_speech_ms        a shorter voice over a reply does not stop it: an extension, 0 in stock clients
     """
 
     kind: Kind = "server_vad"
