@@ -109,7 +109,8 @@ class MachineOptions:
     max_context_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Prompt plus reply of one response. As profiled; of a datasheet, at most 32768."
+            min=1,
+            help="Prompt plus reply of one response. As profiled; of a datasheet, the model's own, or 32768.",
         ),
     ] = None
     block_size: Annotated[
