@@ -104,6 +104,16 @@ def test_a_plain_question() -> None:
     assert [(item.role, item.parts) for item in request.items] == [("user", (TextPart("hi"),))]
 
 
+def test_sound_of_a_model_that_has_no_voice() -> None:
+    scope = ChatScope(msgspec.structs.replace(INFO, voices=()), Limits(), Files(), {}.get, {})
+    asked = converted({"messages": [HI], "modalities": ["text", "audio"], "audio": {}}, ChatRequest)
+    with pytest.raises(
+        ProtocolError, match="test-omni has no voice: leave audio out of modalities"
+    ) as refused:
+        read_chat(asked, scope, "session", "response")
+    assert refused.value.param == "modalities"
+
+
 def test_an_answer_without_its_call() -> None:
     answer = {"role": "tool", "content": "noon", "tool_call_id": "call-2"}
     with pytest.raises(ProtocolError, match="No assistant message before it has a call 'call-2'") as refused:

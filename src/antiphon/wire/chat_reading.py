@@ -104,6 +104,10 @@ def read_chat(asked: ChatRequest, scope: ChatScope, session: str, response: str)
     tools, tool_choice = _tools(asked, scope.limits), _tool_choice(asked)
     check_place(tools, tool_choice, scope.info, "tools")
     speech = "audio" in (asked.modalities or ())
+    if speech and not scope.info.voices:
+        raise ProtocolError(
+            f"The model {scope.info.name} has no voice: leave audio out of modalities.", param="modalities"
+        )
     check_delivery(asked, asked.n or 1)
     if asked.antiphon is not None and speech:
         raise ProtocolError("antiphon is for a text that is read: ask for no audio.", param="antiphon")
