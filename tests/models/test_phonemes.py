@@ -319,7 +319,8 @@ READ_AS = [
     ("HK$20M, US$5 million", "twenty million Hong Kong dollars, five million US dollars"),
     ("3/14/2026 25/12/24", "March fourteenth, 2026 December twenty fifth, 2024"),
     ("3.11.7 v1.2.3", "3 point 11 point 7 v 1 point 2 point 3"),
-    ("10.0.0.1", "10 dot 0 dot 0 dot 1"),
+    ("1.000.000", "1,000,000"),
+    ("10.0.0.1 192.168.100.200", "10 dot 0 dot 0 dot 1 192 dot 168 dot 100 dot 200"),
     ("1-800-555-0199", "1, 8 hundred, 5 5 5, 0 1 9 9"),
     ("555-1234 212-555-1234", "5 5 5, 1 2 3 4 2 1 2, 5 5 5, 1 2 3 4"),
     ("2,5 kg 1-1/2 2-1/2", "2.5 kilograms one and a half two and a half"),
@@ -339,7 +340,7 @@ def test_figures_are_read_as_words(phonemiser: Phonemiser, text: str, words: str
     [
         "24/7 9/11",
         "F-16 GPT-4 B52",
-        "5-3 100-1000",
+        "5-3 100-1000 27.11.2026",
         "1999 1990s 3rd 7pm 10%",
         "seat 12A 27L 5W-30 0x1F",
         "737s 5s 1s and 0s, 1,000s",

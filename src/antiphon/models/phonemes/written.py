@@ -83,7 +83,9 @@ _GROUPS = re.compile(r"\d+(?:-\d+){1,2}")
 _TELEPHONE = re.compile(r"(?:1-\d{3}-|\d{3}-)\d{3}-\d{4}|\d{3}-\d{2}(?!00)\d{2}")
 """100-1000 is none."""
 _SLASHED_DATE = re.compile(r"\d{1,2}/\d{1,2}/(?:\d{4}|\d\d)")
-_POINTS = re.compile(r"(?P<letter>[vV]?)(?P<numbers>\d+(?:\.\d+){2,})")
+_POINTS = re.compile(r"(?P<letter>[vV]?)(?P<numbers>(?!\d\d?\.\d\d?\.\d{4}$)\d+(?:\.\d+){2,})")
+"""The date 27.11.2026 is said as misaki says it."""
+_POINTED_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:\.\d{3}){2}")
 _MODEL = re.compile(r"-\d+(?!\w)")
 """Behind a letter that else is a unit: the oil 5W-30."""
 _IN_MILLIONS = frozenset(("people", "users", "customers", "viewers", "views", "jobs", "homes"))
@@ -245,6 +247,8 @@ class _Reading:
             return telephone(core)
         if _SLASHED_DATE.fullmatch(core) and (day := date_with_slashes(core)) is not None:
             return day
+        if _POINTED_THOUSANDS.fullmatch(core):
+            return core.replace(".", ",")
         if points := _POINTS.fullmatch(core):
             return f"{points['letter']} {in_points(points['numbers'])}".strip()
         elements = self._elements(core)
