@@ -350,6 +350,7 @@ def main() -> None:
         "reach": reach(found),
         "cuts": cuts(frontier),
         "engine": engine(read("liveserve-engine")),
+        "engine-memory": memory(read("liveserve-engine-memory")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),
     }.items():

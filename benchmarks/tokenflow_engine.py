@@ -95,21 +95,6 @@ def question(person: Person, at: int) -> Item:
     return Item(f"q{at}", "user", (TextPart(" ".join(words)),))
 
 
-def throttle(mb_per_s: float) -> None:
-    """What a copy takes is slept off in its lane, beside the steps."""
-    from antiphon.engine import copies
-
-    copy_runs = copies.copy_runs
-
-    def slowly(source: Any, target: Any, pieces: list[copies.Run]) -> None:
-        began_at = time.perf_counter()
-        copy_runs(source, target, pieces)
-        num_bytes = sum(count for _, _, count in pieces) * sum(one[0].nbytes for one in source)
-        time.sleep(max(num_bytes / (1e6 * mb_per_s) - (time.perf_counter() - began_at), 0.0))
-
-    copies.copy_runs = slowly
-
-
 def played(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
     """One burst, in this process."""
     from antiphon.runtime.driver import Driver
@@ -117,7 +102,6 @@ def played(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
 
     system = next(one for one in SYSTEMS if one.name == name)
     system.write(work)
-    throttle(burst.link_mb_per_s)
     who = people(burst, seed)
     options = EngineOptions(
         device="cpu", threads=1, preset=str(system.file(work)), max_rows=ROWS, block_size=BLOCK_SIZE
@@ -129,11 +113,12 @@ def played(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
         ready: Any = prompter.render(RenderPrompt(0, (question(person, at),), speech=False))
         needs.append(len(ready.prompts["thinker"].token_ids) + person.reply)
     kv_tokens = round(burst.pool * sum(needs) / BLOCK_SIZE) * BLOCK_SIZE
-    sizes = {
+    sizes: dict[str, float] = {
         "kv_tokens": kv_tokens,
         "max_context_tokens": min(max(needs), kv_tokens),
         "host_kv_tokens": 2 * sum(needs) if system.has_host else 0,
         "step_tokens": min(system.step_tokens, STEP_TOKENS),
+        "link_gb_s": burst.link_mb_per_s / 1000,
     }
     options = msgspec.structs.replace(options, **sizes)
     came: list[tuple[float, Output]] = []
