@@ -127,8 +127,9 @@ def memory_parts(result: dict[str, Any]) -> list[str]:
     return rows_of(head, rows)
 
 
-def engine(result: dict[str, Any]) -> list[str]:
-    return rows_of(f"load | {VERDICT}", [[load, *verdict(found)] for load, found in result["loads"].items()])
+def engine(*results: dict[str, Any]) -> list[str]:
+    loads = [pair for result in results for pair in result["loads"].items()]
+    return rows_of(f"load | {VERDICT}", [[load, *verdict(found)] for load, found in loads])
 
 
 def both(systems: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0) -> str:
@@ -349,7 +350,7 @@ def main() -> None:
         "paper": paper(calibrated),
         "reach": reach(found),
         "cuts": cuts(frontier),
-        "engine": engine(read("liveserve-engine")),
+        "engine": engine(read("liveserve-engine"), read("liveserve-engine-saturated")),
         "engine-memory": memory(read("liveserve-engine-memory")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),
