@@ -46,7 +46,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.guides import AskedGuide, guide_of
 from antiphon.wire.inputs import check_taken
 from antiphon.wire.limits import Limits, MediaRoom, check
-from antiphon.wire.media_urls import bytes_of
+from antiphon.wire.media_urls import bytes_of, media_of
 from antiphon.wire.parsing import check_depth
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.readers import ReaderRates
@@ -233,12 +233,8 @@ def _tool_choice(asked: ChatRequest) -> str:
 
 def check_media(asked: ChatRequest, info: ModelInfo) -> None:
     """Raises ProtocolError for a part that the model does not take: before anything is fetched for it."""
-    for at, message in enumerate(asked.messages):
-        if isinstance(message, UserMessage) and not isinstance(message.content, str):
-            for index, part in enumerate(message.content):
-                if not isinstance(part, TextPartIn):
-                    kind = "audio" if isinstance(part, AudioPartIn | AudioUrlPartIn) else "image"
-                    check_taken(kind, info, f"messages[{at}].content[{index}]")
+    for part, at in media_of(asked):
+        check_taken("audio" if isinstance(part, AudioPartIn | AudioUrlPartIn) else "image", info, at)
 
 
 def _check_answers(messages: list[Message]) -> None:
@@ -339,9 +335,9 @@ def _user_part(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> tu
 
 def _decoded(part: UserPart, scope: ChatScope, room: MediaRoom, at: str) -> Part:
     media, limits = scope.media, scope.limits
-    if isinstance(part, TextPartIn):
-        return TextPart(part.text)
     match part:
+        case TextPartIn():
+            return TextPart(part.text)
         case ImagePartIn():
             data = bytes_of(part.image_url.url, scope.fetched, limits.max_image_bytes, f"{at}.image_url.url")
             return media.image_file(data, room)

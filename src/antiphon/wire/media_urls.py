@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote_to_bytes
 
 from antiphon.core.errors import LimitExceeded, ProtocolError
@@ -23,23 +23,27 @@ from antiphon.wire.errors import shown
 REMOTE = ("http://", "https://")
 
 
+def media_of(request: ChatRequest) -> Iterator[tuple[UserPart, str]]:
+    """Parts that are no text, and where each is."""
+    for at, message in enumerate(request.messages):
+        if isinstance(message, UserMessage) and not isinstance(message.content, str):
+            for index, part in enumerate(message.content):
+                if not isinstance(part, TextPartIn):
+                    yield part, f"messages[{at}].content[{index}]"
+
+
 def remote_urls(request: ChatRequest) -> dict[str, str]:
     """Every http(s) URL that a request names, and where it does so first."""
     places: dict[str, str] = {}
-    for at, message in enumerate(request.messages):
-        if not isinstance(message, UserMessage) or isinstance(message.content, str):
-            continue
-        for index, part in enumerate(message.content):
-            for url in filter(is_remote, urls_of(part)):
-                places.setdefault(url, f"messages[{at}].content[{index}]")
+    for part, at in media_of(request):
+        for url in filter(is_remote, urls_of(part)):
+            places.setdefault(url, at)
     return places
 
 
 def has_media(request: ChatRequest) -> bool:
     """Is there anything but text to be decoded?"""
-    contents = [one.content for one in request.messages if isinstance(one, UserMessage)]
-    parts = [part for content in contents if not isinstance(content, str) for part in content]
-    return any(not isinstance(part, TextPartIn) for part in parts)
+    return next(media_of(request), None) is not None
 
 
 def urls_of(part: UserPart) -> list[str]:

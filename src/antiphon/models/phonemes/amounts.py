@@ -88,7 +88,7 @@ def date_with_slashes(text: str) -> str | None:
 
 
 def in_points(text: str) -> str:
-    """Of a version, `3.11.7`; four numbers are an address, whose points are dots."""
+    """Of a version, `3.11.7`; of four numbers, an address, `dot` is said."""
     parts = text.split(".")
     return (" dot " if len(parts) == _PARTS_OF_AN_ADDRESS else " point ").join(parts)
 

@@ -53,7 +53,7 @@ DOLLARS = {
     "NZ": "New Zealand",
     "S": "Singapore",
 }
-"""Whose they are, by the letters before the sign."""
+"""Their countries, by the letters before the sign."""
 SCALES = {
     "k": "thousand",
     "K": "thousand",
