@@ -124,12 +124,17 @@ def served(name: str, config: Path, core: int, model: Path, work: Path, *options
         process.wait(30)
 
 
-def played(url: str, core: int, rate: float, seed: int, log: Path) -> dict[str, float]:
-    """The figures of one run of the clients, who share the server's core."""
+def talk(url: str, core: int, people: Path, seed: int, log: Path, *options: str) -> None:
+    """One run of a workload's clients, who share the server's core."""
     log.unlink(missing_ok=True)
-    people = "--rate", f"{rate:g}", "--sessions", str(round(rate * ARRIVING_S)), "--seed", str(seed)
-    command = on(core, "bench", "--url", url, "--workload", str(WORKLOAD), *people, "--log", str(log))
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    said = "--workload", str(people), "--seed", str(seed), *options, "--log", str(log)
+    subprocess.run(on(core, "bench", "--url", url, *said), check=True, stdout=subprocess.DEVNULL)
+
+
+def played(url: str, core: int, rate: float, seed: int, log: Path) -> dict[str, float]:
+    """The figures of one run."""
+    rates = "--rate", f"{rate:g}", "--sessions", str(round(rate * ARRIVING_S))
+    talk(url, core, WORKLOAD, seed, log, *rates)
     return run_figures(read(log))
 
 

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import yaml
-from liveserve_engine import on, served
-from liveserve_memory import SYSTEMS, reloaded, waits_for_kv
+from liveserve_engine import CORES, served, talk
+from liveserve_memory import SYSTEMS, told, waits_for_kv
 
 from antiphon.assembly.storyteller import Storyteller
 from antiphon.bench import provenance
@@ -34,10 +32,9 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
-from antiphon.runtime.record import replay
+from antiphon.runtime.record import read_record
 
 SEEDS = (0, 1, 2, 3, 4)
-CORES = (0, 1), (1, 0)
 PEOPLE, DURATION_S = 6, 160.0
 PASTS_TOKENS = 12_288
 """What so many conversations hold towards the end of a run."""
@@ -82,25 +79,13 @@ def deployed(system: str, pool: float, gb_per_s: float, work: Path) -> Path:
     return path
 
 
-def played(url: str, core: int, seed: int, people: Path, log: Path) -> None:
-    log.unlink(missing_ok=True)
-    options = "--workload", str(people), "--seed", str(seed), "--log", str(log)
-    command = on(core, "bench", "--url", url, *options)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
 def run_figures(log: Path, record: Path) -> dict[str, Any]:
     """Of a run, and of its turns from the second on (`waits`): seconds to the first text, of them for KV."""
-    tellers: list[Storyteller] = []
-
-    def teller(*made: Any) -> Storyteller:
-        tellers.append(Storyteller(*made))
-        return tellers[0]
-
-    replay(record, make=teller)
-    for_kv = {
-        response: s for story in tellers[0].stories.values() for response, s in waits_for_kv(story).items()
-    }
+    header, entries = read_record(record)
+    teller = Storyteller(header.node, header.depth)
+    for entry in entries:
+        teller.decide(entry.facts, entry.now)
+    for_kv = {response: s for story in teller.stories.values() for response, s in waits_for_kv(story).items()}
     run = fold(read(log))
     found = figures(run, Slo())
     waits: dict[str, tuple[float, float]] = {}
@@ -123,23 +108,12 @@ def pair(pool: float, gb_per_s: float, seed: int, model: Path, work: Path) -> di
             record.unlink(missing_ok=True)
             config = deployed(system, pool, gb_per_s, work)
             server = served(name, config, core, model, work, "--record", str(record))
-            runs.append((stack.enter_context(server), core, seed, people, work / f"{name}.jsonl"))
-        for done in [threads.submit(played, *run) for run in runs]:
+            runs.append((stack.enter_context(server), core, people, seed, work / f"{name}.jsonl"))
+        for done in [threads.submit(talk, *run) for run in runs]:
             done.result()
     return {
         system: run_figures(work / f"{name}.jsonl", work / f"{name}.record") for system, name in names.items()
     }
-
-
-def told(pairs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    runs = {system: [pair[system] for pair in pairs] for system in SYSTEMS}
-    found: dict[str, Any] = {
-        system: {name: round(mean(run[name] for run in each), 5) for name in each[0] if name != "waits"}
-        for system, each in runs.items()
-    }
-    if turns := reloaded(*runs.values()):
-        found["reloaded turns"] = turns
-    return found
 
 
 def main() -> None:
@@ -158,7 +132,12 @@ def main() -> None:
     for seed, case in product(SEEDS, CASES):
         path = work / f"{case[0]:g}-{case[1]:g}-{seed}.json"
         found[case].append(provenance.once(path, lambda case=case, seed=seed: pair(*case, seed, model, work)))
-    cases = {f"{pool:g} of the pasts, {gb:g} GB/s": told(found[pool, gb]) for pool, gb in CASES}
+    cases = {
+        f"{pool:g} of the pasts, {gb:g} GB/s": told(
+            {system: [pair[system] for pair in found[pool, gb]] for system in SYSTEMS}
+        )
+        for pool, gb in CASES
+    }
     out = "--out benchmarks/results/liveserve-engine-memory.json"
     command = f"python benchmarks/liveserve_engine_memory.py {out}"
     provenance.keep(cases | {"seeds": len(SEEDS), "command": command}, arguments.out)
