@@ -25,7 +25,7 @@ def increases(samples: Sequence[ServerSampled], metric: Metric) -> dict[str, flo
     series: dict[str, list[float]] = {}
     for sample in samples:
         for key, value in sample.values.items():
-            if parse_key(key)[0] == metric:
+            if key.partition("{")[0] == metric:
                 series.setdefault(key, []).append(value)
     total: dict[str, float] = {}
     for key, values in series.items():
