@@ -216,10 +216,12 @@ class Frontier:
         """Seconds until each listener runs dry, nan where nothing has come: float64 [n]."""
         return np.maximum(self._dry_at[slots] - now, 0.0)
 
-    def leads_s(self, stage: int, slots: Slots, now: float) -> Floats:
+    def leads_s(self, stage: int, slots: Slots, now: float, ahead_s: Floats | None = None) -> Floats:
         """Seconds until each listener runs dry if this stage makes no more of it; inf where playback was
-        stopped; nan where nothing has come, and for the stage that writes what nobody speaks: float64 [n]."""
-        leads_s = self.heard_leads_s(slots, now) + self.ahead_s(stage, slots)
+        stopped; nan where nothing has come, and for the stage that writes what nobody speaks: float64 [n].
+        `ahead_s`: as it is told of these slots, where that is known already."""
+        ahead_s = self.ahead_s(stage, slots) if ahead_s is None else ahead_s
+        leads_s = self.heard_leads_s(slots, now) + ahead_s
         if not stage:
             leads_s[self._is_silent[slots]] = nan
         leads_s[self._is_stopped[slots]] = inf

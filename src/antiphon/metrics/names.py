@@ -68,10 +68,11 @@ class Metric(StrEnum):
 
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+ESCAPED = str.maketrans(ESCAPES)
 
 
 def quoted(value: str) -> str:
-    return f'"{"".join(ESCAPES.get(letter, letter) for letter in value)}"'
+    return f'"{value.translate(ESCAPED)}"'
 
 
 def parse_key(key: str) -> tuple[str, dict[str, str]]:

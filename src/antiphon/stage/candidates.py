@@ -166,7 +166,7 @@ class Candidates:
     def lead_s(self) -> Floats:
         if self._around.stage is None:
             return np.full(self._size, nan)
-        return self._around.frontier.leads_s(self._around.stage, self.slots, self._now)
+        return self._around.frontier.leads_s(self._around.stage, self.slots, self._now, self.ahead_s)
 
     @column
     def begun(self) -> Mask:
