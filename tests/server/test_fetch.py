@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,7 +16,7 @@ import openai
 import pytest
 
 from antiphon.core.errors import LimitExceeded, ProtocolError
-from antiphon.server.fetch import MediaFetcher
+from antiphon.server.fetch import MAX_URLS, MediaFetcher, _are_public
 from server.conftest import running
 from server.fake_engine import INFO, FakeEngine
 
@@ -49,8 +53,53 @@ def site() -> Iterator[str]:
     server.server_close()
 
 
-def fetcher(*hosts: str) -> MediaFetcher:
-    return MediaFetcher(hosts, 1000, 5.0)
+def fetcher(*hosts: str, timeout_s: float = 5.0) -> MediaFetcher:
+    return MediaFetcher(hosts, 1000, 2000, timeout_s)
+
+
+PAUSE_S, LONG_S = 0.05, 1.5
+SLOW = {
+    "header": (b"HTTP/1.1 200 OK\r\n", b"X"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "body": (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+}
+"""What is sent at once, and what then comes again and again."""
+
+
+@pytest.fixture
+def says() -> Iterator[Any]:
+    """Makes a host that answers everybody so: what is sent at once, and what then, each piece after a pause,
+    until LONG_S are over."""
+    door = socket.create_server(("127.0.0.1", 0))
+    with ThreadPoolExecutor(MAX_URLS + 1) as threads:
+
+        def answer(client: socket.socket, at_once: bytes, again: bytes) -> None:
+            until = time.monotonic() + LONG_S
+            with client:
+                try:
+                    client.recv(1 << 16)
+                    client.sendall(at_once)
+                    while again and time.monotonic() < until:
+                        client.sendall(again)
+                        time.sleep(PAUSE_S)
+                except OSError:
+                    pass  # it was hung up on
+
+        def open_door(at_once: bytes, again: bytes) -> None:
+            while True:
+                try:
+                    client, _ = door.accept()
+                except OSError:
+                    return
+                threads.submit(answer, client, at_once, again)
+
+        def host(at_once: bytes, again: bytes = b"") -> str:
+            threads.submit(open_door, at_once, again)
+            return f"127.0.0.1:{door.getsockname()[1]}"
+
+        yield host
+        door.shutdown(socket.SHUT_RDWR)
+        door.close()
 
 
 async def test_an_allowed_host_is_read(site: str) -> None:
@@ -98,6 +147,71 @@ async def test_bounds(site: str) -> None:
         await fetcher(site).fetch({f"http://{site}/{n}": "m" for n in range(17)})
     with pytest.raises(ProtocolError, match="cannot be fetched"):
         await fetcher("127.0.0.1:1").fetch({"http://127.0.0.1:1/": "m"})
+
+
+@pytest.mark.parametrize("slow", SLOW)
+async def test_a_host_that_is_slow_on_purpose_is_cut_off(says: Any, slow: str) -> None:
+    host, began_s = says(*SLOW[slow]), time.monotonic()
+    with pytest.raises(LimitExceeded, match="media_url_timeout_s"):
+        await fetcher(host, timeout_s=0.2).fetch({f"http://{host}/a": "m"})
+    assert time.monotonic() - began_s < LONG_S / 2
+
+
+async def test_a_slow_host_holds_up_no_other_work(says: Any) -> None:
+    host = says(*SLOW["header"])
+    urls = {f"http://{host}/{n}": "m" for n in range(MAX_URLS)}
+    task = asyncio.create_task(fetcher(host, timeout_s=LONG_S / 2).fetch(urls))
+    await asyncio.sleep(PAUSE_S)
+    await asyncio.to_thread(lambda: None)
+    assert not task.done()
+    with pytest.raises(LimitExceeded):
+        await task
+
+
+async def test_all_media_of_a_request_have_a_bound(says: Any) -> None:
+    host = says(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 900)
+    urls = [f"http://{host}/{n}" for n in range(3)]
+    assert len(await fetcher(host).fetch(dict.fromkeys(urls[:2], "m"))) == 2
+    with pytest.raises(LimitExceeded, match=r"max_body_bytes: 2700 is over .* of all media by URL"):
+        await fetcher(host).fetch(dict.fromkeys(urls, "m"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nxxx",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[broken\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: /\xe4\r\n\r\n",
+    ],
+)
+async def test_an_answer_that_is_broken_is_refused(says: Any, answer: bytes) -> None:
+    host = says(answer)
+    with pytest.raises(ProtocolError) as refused:
+        await fetcher(host).fetch({f"http://{host}/a": "m"})
+    assert refused.value.code == "media_url_failed"
+
+
+async def test_letters_beyond_ascii_are_sent_as_browsers_do(site: str) -> None:
+    url = f"http://{site}/ä b.png?q=%C3%B6"
+    assert await fetcher(site).fetch({url: "m"}) == {url: b"x" * 10}
+    assert Site.seen == ["/%C3%A4%20b.png?q=%C3%B6"]
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        ("8.8.8.8", True),
+        ("::ffff:8.8.8.8", True),
+        ("64:ff9b::8.8.8.8", True),
+        ("10.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("::ffff:10.0.0.1", False),
+        ("64:ff9b::169.254.169.254", False),
+    ],
+)
+def test_which_addresses_are_public(address: str, is_public: bool) -> None:
+    assert _are_public([address]) == is_public
 
 
 async def test_nothing_is_fetched_for_a_model_that_takes_no_pictures() -> None:

@@ -60,7 +60,9 @@ class SessionLimits(Written):
     max_media_bytes: Positive = key(
         _WIRE.max_media_bytes, "Bytes of decoded audio and pictures that a conversation may hold.", 67_108_864
     )
-    max_body_bytes: Positive = key(_WIRE.max_body_bytes, "Bytes of one HTTP request.", 33_554_432)
+    max_body_bytes: Positive = key(
+        _WIRE.max_body_bytes, "Bytes of one HTTP request, and of all that it names by URL.", 33_554_432
+    )
     max_file_bytes: Positive = key(_WIRE.max_file_bytes, "Bytes of one audio or video file.", 16_777_216)
     max_video_frames: Positive = key(_WIRE.max_video_frames, "Frames of one video.", 256)
     max_spoken_chars: Positive = key(_WIRE.max_spoken_chars, "Characters read aloud in one request.", 2048)

@@ -101,9 +101,8 @@ class Serving:
         self.ids = IdSource(secrets.token_hex(8))
         self.media = BoundedMedia(settings.limits)
         self.files = MediaFiles(settings.limits)
-        self.fetcher = MediaFetcher(
-            settings.media_hosts, settings.limits.max_file_bytes, settings.media_timeout_s
-        )
+        bounds = settings.limits.max_file_bytes, settings.limits.max_body_bytes
+        self.fetcher = MediaFetcher(settings.media_hosts, *bounds, settings.media_timeout_s)
         self.replies = ReplyStore(settings.max_kept_replies, settings.reply_ttl_s)
         self.metrics = ServerMetrics(lambda: self.engine.stats if self.engine else {}, self.least_lead_s)
         self.frame_threads = ThreadPoolExecutor(FRAME_THREADS, "frames")

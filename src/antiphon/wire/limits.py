@@ -28,7 +28,7 @@ class Limits:
     max_media_bytes: int = 256 * MIB
     """Decoded audio and images that one conversation may hold."""
     max_body_bytes: int = 64 * MIB
-    """One HTTP request."""
+    """One HTTP request, and the media that it names by URL."""
     max_file_bytes: int = 32 * MIB
     """One audio or video file before it is decoded."""
     max_video_frames: int = 768
