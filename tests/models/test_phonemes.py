@@ -171,6 +171,7 @@ DICTIONARY: dict[str, Any] = {
     "twenty": "twˈɛnti",
     "two": "tˈu",
     "U": "jˈu",
+    "us": "ˌʌs",
     "used": {"DEFAULT": "jˈuzd", "VBD": "jˈust"},
     "walk": "wˈɔk",
     "want": "wˈɑnt",
@@ -314,9 +315,9 @@ READ_AS = [
     ("5/hr $20/hr $5/kg", "five per hour twenty dollars per hour five dollars per kilogram"),
     (
         "US$5 and A$3.50, C$1",
-        "five US dollars and three Australian dollars and fifty cents, one Canadian dollar",
+        "five U.S. dollars and three Australian dollars and fifty cents, one Canadian dollar",
     ),
-    ("HK$20M, US$5 million", "twenty million Hong Kong dollars, five million US dollars"),
+    ("HK$20M, US$5 million", "twenty million Hong Kong dollars, five million U.S. dollars"),
     ("3/14/2026 25/12/24", "March fourteenth, 2026 December twenty fifth, 2024"),
     ("3.11.7 v1.2.3", "3 point 11 point 7 v 1 point 2 point 3"),
     ("1.000.000", "1,000,000"),
@@ -325,6 +326,12 @@ READ_AS = [
     ("555-1234 212-555-1234", "5 5 5, 1 2 3 4 2 1 2, 5 5 5, 1 2 3 4"),
     ("2,5 kg 1-1/2 2-1/2", "2.5 kilograms one and a half two and a half"),
     ("60 MPH, 10 LBS, 5FT", "sixty miles per hour, ten pounds, five feet"),
+    ("US$5.00, ¥1.00 A$.50", "five U.S. dollars, one yen zero Australian dollars and fifty cents"),
+    ("5,50 €", "five euros and fifty cents"),
+    ("+1-555-123-4567", "plus 1, 5 5 5, 1 2 3, 4 5 6 7"),
+    ("(555) 123-4567 (555) 5", "(5 5 5) 1 2 3, 4 5 6 7 (555) 5"),
+    ("555.123.4567", "5 5 5, 1 2 3, 4 5 6 7"),
+    ("1234567 km, 1234567", "1,234,567 kilometers, 1 2 3 4 5 6 7"),
 ]
 """A text, and words that are read alike."""
 

@@ -95,7 +95,7 @@ def in_points(text: str) -> str:
 
 def telephone(text: str) -> str:
     """Figure by figure, but for `1-800`."""
-    groups = text.split("-")
+    groups = re.split(r"[-.]", text)
     return ", ".join(
         f"{group[0]} hundred" if len(group) == 3 and group.endswith("00") and i == 1 else " ".join(group)
         for i, group in enumerate(groups)
@@ -127,8 +127,11 @@ def amount(sign: str, number: str, scale: str, country: str = "") -> str:
     if sign in KNOWN_CURRENCIES and not country:
         return f"{sign}{number}0" if re.fullmatch(r"[\d,]*\.\d", number) else f"{sign}{number}"
     whole, _, cents = number.partition(".")
-    if country and re.fullmatch(r"0[1-9]|[1-9]\d", cents):
-        return f"{amount(sign, whole, '', country)} and {int(cents)} {'cent' if cents == '01' else 'cents'}"
+    if cents == "00":
+        return amount(sign, whole, "", country)
+    if country and re.fullmatch(r"\d\d", cents):
+        said = amount(sign, whole or "0", "", country)
+        return f"{said} and {int(cents)} {'cent' if cents == '01' else 'cents'}"
     return f"{counted(number)} {currency(sign, country, is_one=number == '1')}"
 
 

@@ -44,7 +44,7 @@ CURRENCIES = {
     "¢": ("cent", "cents"),
 }
 DOLLARS = {
-    "US": "US",
+    "US": "U.S.",
     "A": "Australian",
     "AU": "Australian",
     "C": "Canadian",

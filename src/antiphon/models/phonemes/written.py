@@ -80,8 +80,9 @@ _FEET, _INCHES = re.compile(r"\d['’′]"), re.compile(r"1?\d[\"”″]")
 _DECIMAL_COMMA = re.compile(r"\d+,\d\d?")
 _GROUPS = re.compile(r"\d+(?:-\d+){1,2}")
 """Such as 555-0123, where one begins with a zero."""
-_TELEPHONE = re.compile(r"(?:1-\d{3}-|\d{3}-)\d{3}-\d{4}|\d{3}-\d{2}(?!00)\d{2}")
+_TELEPHONE = re.compile(r"(?:\+?1-\d{3}-|\d{3}-)\d{3}-\d{4}|\d{3}\.\d{3}\.\d{4}|\d{3}-\d{2}(?!00)\d{2}")
 """100-1000 is none."""
+_AREA_CODE = re.compile(r"\(\d{3}\)")
 _SLASHED_DATE = re.compile(r"\d{1,2}/\d{1,2}/(?:\d{4}|\d\d)")
 _POINTS = re.compile(r"(?P<letter>[vV]?)(?P<numbers>(?!\d\d?\.\d\d?\.\d{4}$)\d+(?:\.\d+){2,})")
 """The date 27.11.2026 is said as misaki says it."""
@@ -134,7 +135,8 @@ def _joined(parsed: Iterable[_Chunk]) -> list[_Chunk]:
             last.after, last.is_usual = chunk.after, False
             last.spans += chunk.spans
             continue
-        if is_next and _DECIMAL_COMMA.fullmatch(last.core) and find_unit_alone(chunk.core):
+        is_unit = chunk.core in CURRENCIES or find_unit_alone(chunk.core)
+        if is_next and _DECIMAL_COMMA.fullmatch(last.core) and is_unit:
             last.core, last.is_usual = last.core.replace(",", "."), False
         chunks.append(chunk)
     return chunks
@@ -177,6 +179,9 @@ class _Reading:
         has_next = index + 1 < len(chunks) and not self._chunk.after and not chunks[index + 1].before
         self._next = chunks[index + 1] if has_next else None
         self._before = chunks[index - 2].core if index > 1 else ""
+        chunk, following = chunks[index], chunks[index + 1].core if index + 1 < len(chunks) else ""
+        is_area = _AREA_CODE.fullmatch(f"{chunk.before}{chunk.core}{chunk.after}")
+        self._is_area_code = is_area is not None and _TELEPHONE.fullmatch(following) is not None
         self._is_sum = any(
             chunk.core in ALWAYS_A_SUM - {"*"} for chunk in chunks[max(index - 3, 0) : index + 4]
         )
@@ -245,6 +250,8 @@ class _Reading:
     def _figures(self, core: str) -> str | None:
         if _TELEPHONE.fullmatch(core) or (_GROUPS.fullmatch(core) and re.search(r"\b0\d\d", core)):
             return telephone(core)
+        if self._is_area_code:
+            return " ".join(core)
         if _SLASHED_DATE.fullmatch(core) and (day := date_with_slashes(core)) is not None:
             return day
         if _POINTED_THOUSANDS.fullmatch(core):
@@ -348,8 +355,8 @@ class _Reading:
         has_unit = (
             end == len(core) and self._next is not None and find_unit_alone(self._next.core) is not None
         )
-        if has_unit and not is_named and counted(bare) != text:
-            return Element("number", text, counted(bare), False), end
+        if has_unit and not is_named:
+            return Element("number", text, counted(bare), counted(bare) == text), end
         is_alone = end == len(core) and all(element.text in BEFORE for element in before)
         is_name = self._previous is not None and self._previous.core.istitle()
         said = digit_by_digit(text, is_name=is_name) if is_alone else text
