@@ -241,6 +241,9 @@ TEXTS = {"role": "user", "content": [{"type": "picture"}]}
         ({"n": 0}, "'n': a whole number of at least 1 is expected."),
         ({"temperature": 9}, "'temperature': a number of at most 2 is expected."),
         ({"top_p": 0}, "'top_p': a number of more than 0 is expected."),
+        ({"messages": [{"role": None}]}, "'messages[0].role': a string is expected; got null."),
+        ({"messages": [{"role": ["user"]}]}, "'messages[0].role': a string is expected; got a list."),
+        ({"messages": [{"role": {}}]}, "'messages[0].role': a string is expected; got an object."),
         ({"messages": [{"role": "x"}]}, "'messages[0].role': got 'x'; allowed are 'system', 'developer', "),
         (
             {"messages": [{"role": "user", "content": "a"}, TEXTS]},

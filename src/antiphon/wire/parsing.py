@@ -33,7 +33,7 @@ _OTHERS = bytes(set(range(256)) - set(b'{}[]"'))
 _AT = " - at `$"
 _RANGE = re.compile(r"` (?:of length |matching |multiple of |[<>])")
 _FIELD = re.compile(r"^Object [a-z ]* field `(?P<field>[^`]{0,200})")
-_KIND = "str|bytes|int|float|bool|array|object|null"
+_KIND = "str|bytes|int|float|bool|array|list|object|dict|null|NoneType"
 _CHOICE = re.compile(r"Invalid (?:enum )?value(?= )")
 _WRONG_TYPE = re.compile(rf"Expected `(?P<types>(?:{_KIND})(?: \| (?:{_KIND}))*)`, got `(?P<got>{_KIND})`")
 _BOUND = re.compile(
@@ -48,10 +48,13 @@ KINDS = {
     "float": ["a number"],
     "bool": ["true", "false"],
     "array": ["a list"],
+    "list": ["a list"],
     "object": ["an object"],
+    "dict": ["an object"],
     "null": ["null"],
+    "NoneType": ["null"],
 }
-"""Types of JSON as people call them."""
+"""Types of JSON as people call them; of a tag msgspec tells Python's."""
 COUNTED = {"str": ("character",), "array": ("entry", "entries"), "object": ("field",)}
 BOUNDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d*)")
