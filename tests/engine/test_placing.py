@@ -99,8 +99,10 @@ def test_kv_that_no_machine_holds_is_said(tiny_checkpoint: Path) -> None:
 def test_a_slower_link_is_for_cpus(tiny_checkpoint: Path) -> None:
     held = opened(tiny_checkpoint, link_gb_s=1.0)
     check_room(held)
-    with pytest.raises(ConfigError, match=r"link_gb_s holds back copies on a CPU only"):
-        check_room(dataclasses.replace(held, device=torch.device("cuda")))
+    gpu = torch.device("cuda")
+    for place in ({"device": gpu}, {"places": {"gpu": gpu}}):
+        with pytest.raises(ConfigError, match=r"link_gb_s holds back copies on a CPU only"):
+            check_room(dataclasses.replace(held, **place))
 
 
 def test_one_process_copies_from_one_device(tiny_checkpoint: Path) -> None:

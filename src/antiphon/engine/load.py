@@ -182,7 +182,8 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
 
 def check_room(opened: Opened) -> None:
     """Raises CheckpointError or ConfigError for what the devices cannot hold, or cannot do."""
-    if opened.options.link_gb_s is not None and opened.device.type == "cuda":
+    types = {device.type for device in (opened.device, *opened.places.values())}
+    if opened.options.link_gb_s is not None and "cuda" in types:
         raise ConfigError("link_gb_s holds back copies on a CPU only; take it out, or serve with device cpu")
     if opened.places:
         check_places(opened, available_bytes)
