@@ -146,3 +146,14 @@ def test_with_a_fallback_more_readers_than_are_kept_up_with_are_served_first_com
 def test_without_one_whoever_runs_dry_goes_first_however_many_there_are() -> None:
     three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
     assert told(TokenBuffer(), crowded(**three, rate=[60.0] * 3)).preempt.tolist() == [0]
+
+
+def test_what_has_shown_nothing_and_whose_kv_is_brought_has_one_place() -> None:
+    """It was preempted in the midst of its prompt: it is on its way, and new to readers as well."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    told(policy, crowded())
+    policy._brings[102] = True
+    told(policy, crowded(ready=[True, True, False]), NOW + 1)
+    assert policy._plan is not None
+    assert policy._plan.resumes._requests.tolist() == [102]

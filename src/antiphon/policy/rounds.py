@@ -121,7 +121,7 @@ class Rounds:
             rank = by_age(view, in_set & ~fixed)
         else:
             admitted = self._admitted(view, new, of_people, rates, most_per_s)
-            rank = by_gain(view, (in_set & ~fixed) | admitted, gains)
+            rank = by_gain(view, (in_set | admitted) & ~fixed, gains)
         chosen = chosen_of(view, fixed, rank, gains, swaps=not self.is_fcfs)
         rank = np.concatenate((coming.nonzero()[0] + num_rows, rank))
         resumes = view.request[rank[(rank >= num_rows) & chosen[rank]]]
