@@ -320,6 +320,8 @@ READ_AS = [
     ("HK$20M, US$5 million", "twenty million Hong Kong dollars, five million U.S. dollars"),
     ("3/14/2026 25/12/24", "March fourteenth, 2026 December twenty fifth, 2024"),
     ("3.11.7 v1.2.3", "3 point 11 point 7 v 1 point 2 point 3"),
+    ("v2.1.3-rc1 2.0.1+5", "v 2 point 1 point 3 rc 1 2 point 0 point 1 plus 5"),
+    ("10.0.0.1:8080 10.0.0.0/8", "10 dot 0 dot 0 dot 1 8080 10 dot 0 dot 0 dot 0 8"),
     ("1.000.000", "1,000,000"),
     ("10.0.0.1 192.168.100.200", "10 dot 0 dot 0 dot 1 192 dot 168 dot 100 dot 200"),
     ("1-800-555-0199", "1, 8 hundred, 5 5 5, 0 1 9 9"),

@@ -84,8 +84,8 @@ _TELEPHONE = re.compile(r"(?:\+?1-\d{3}-|\d{3}-)\d{3}-\d{4}|\d{3}\.\d{3}\.\d{4}|
 """100-1000 is none."""
 _AREA_CODE = re.compile(r"\(\d{3}\)")
 _SLASHED_DATE = re.compile(r"\d{1,2}/\d{1,2}/(?:\d{4}|\d\d)")
-_POINTS = re.compile(r"(?P<letter>[vV]?)(?P<numbers>(?!\d\d?\.\d\d?\.\d{4}$)\d+(?:\.\d+){2,})")
-"""The date 27.11.2026 is said as misaki says it."""
+_POINTED_DATE = re.compile(r"\d\d?\.\d\d?\.\d{4}")
+"""Such as 27.11.2026, which is said as misaki says it."""
 _POINTED_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:\.\d{3}){2}")
 _MODEL = re.compile(r"-\d+(?!\w)")
 """Behind a letter that else is a unit: the oil 5W-30."""
@@ -256,8 +256,6 @@ class _Reading:
             return day
         if _POINTED_THOUSANDS.fullmatch(core):
             return core.replace(".", ",")
-        if points := _POINTS.fullmatch(core):
-            return f"{points['letter']} {in_points(points['numbers'])}".strip()
         elements = self._elements(core)
         behind = self._previous.core if self._previous is not None else ""
         say_signs(elements, core, behind, is_in_a_sum=self._is_sum)
@@ -336,6 +334,8 @@ class _Reading:
             is_plain = letters != "a.m"
             said = f"{text}{noon.group()}" if is_plain else f"{text} {letters}"
             return Element("time", text, said, is_plain), noon.end()
+        if text.count(".") > 1 and not _POINTED_DATE.fullmatch(text):
+            return Element("number", text, in_points(text), False), end
         is_by = len(before) > 1 and before[-1].text == "x" and before[-2].kind in COUNTED
         is_named = bool(before) and (
             (before[-1].kind == "letters" and not is_by)
