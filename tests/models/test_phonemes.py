@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,7 @@ READ_AS = [
     ("10² x³ 10⁻³", "ten squared x cubed ten to the power of minus three"),
     ("3-5 10–20 1990 - 1995", "three to five ten to twenty 1990 to 1995"),
     ("1914-18", "nineteen fourteen to eighteen"),
+    ("10.5-12 km, 98.6 - 99", "10.5 to twelve kilometers, 98.6 to ninety nine"),
     ("2026-11-27", "November twenty seventh, twenty twenty six"),
     ("1/2 3/4 8/10 1 1/2", "one half three quarters eight out of ten one and a half"),
     ("½ 2½ ½kg", "one half two and a half one half kilogram"),
@@ -390,6 +392,35 @@ def test_no_digit_is_silent(phonemiser: Phonemiser, before: str, after: str, dig
         [word.symbols for word in phonemiser.words(f"{before}{digit}{after}")] for digit in digits[:2]
     )
     assert one != other
+
+
+SHAPES = [
+    "5",
+    "05",
+    "12",
+    "123",
+    "1234",
+    "1.5",
+    "12.5",
+    "123.45",
+    ".5",
+    "1,234",
+    "12:30",
+    "1/2",
+    "$5",
+    "$1.50",
+    "5%",
+    "5km",
+    "½",
+    "1,5",
+    "1.2.3",
+]
+
+
+def test_any_two_numbers_are_read() -> None:
+    for left, sign, right, space in product(SHAPES, "-–:/x=~^", SHAPES, ["", " "]):
+        text = f"{left}{space}{sign}{space}{right}"
+        assert len(list(in_words(text))) == len(text.split())
 
 
 @pytest.mark.parametrize("text", ["こんにちは 你好", "Привет", "🎉", "日本-日本"])

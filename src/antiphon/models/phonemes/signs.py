@@ -167,7 +167,7 @@ def ascends(left: str, right: str) -> bool:
     if any(re.match(r"0\d", number) for number in bare):
         return False
     sizes = tuple(len(number) for number in bare)
-    if sizes == (4, 2) and int(bare[0][2:]) < int(bare[1]):
+    if sizes == (4, 2) and bare[0].isdecimal() and int(bare[0][2:]) < int(bare[1]):
         return True
     is_telephone = sizes == (3, 4) and left.isdecimal() and right.isdecimal()
     return not is_telephone and Decimal(bare[0]) < Decimal(bare[1])
