@@ -528,3 +528,17 @@ def test_a_voice_that_lacks_a_file_or_what_is_in_it(voice: Path, file: str, tmp_
     (broken / file).unlink()
     with pytest.raises(CheckpointError, match=r"has no|cannot be read"):
         Phonemiser.load(broken)
+
+
+def test_a_phoneme_is_read_once(phonemiser: Phonemiser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network of the test ends no word: it says all 63 phonemes that there may be."""
+    num_rows, linear = 0, WordNetwork._linear
+
+    def counted(self: WordNetwork, name: str, hidden: Any) -> Any:
+        nonlocal num_rows
+        num_rows += len(hidden)
+        return linear(self, name, hidden)
+
+    monkeypatch.setattr(WordNetwork, "_linear", counted)
+    phonemiser.words("zyxgzyxg")
+    assert num_rows == (63 + 10) * 8, "of every phoneme, and of the letters with a sign on either side"

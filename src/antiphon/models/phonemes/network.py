@@ -17,9 +17,11 @@ from antiphon.models.phonemes.tokens import PUNCTUATION
 
 NUM_SPECIAL = 4
 MOST_LETTERS = 24
-"""That are read at once; what follows is read anew. A step reads all phonemes before it again."""
+"""That are read at once; what follows is read anew."""
 _PIECE = re.compile(r"[^\W\d_]+(?:['’\-.][^\W\d_]+)*|.", re.DOTALL)
 Weights = Mapping[str, np.ndarray]
+Seen = tuple[np.ndarray, np.ndarray]
+"""Keys and values of what is attended to: [n, width] each."""
 
 
 class WordNetwork:
@@ -62,23 +64,31 @@ class WordNetwork:
 
     def _word(self, word: str) -> str:
         ids = [self._begin, *(self._ids[letter] for letter in word), self._end]
-        memory = self._layer("encoder", self._embed("encoder", ids), None)
+        letters = self._embed("encoder", ids)
+        memory = self._layer("encoder", letters, self._seen("encoder.layers.0.self_attn", letters), None)
+        heard = self._seen("decoder.layers.0.encoder_attn", memory)
+        keys = values = memory[:0]
         out = [self._start]
-        for _ in range(self._num_positions - 1):
-            hidden = self._layer("decoder", self._embed("decoder", out), memory)
+        for place in range(self._num_positions - 1):
+            last = self._embed("decoder", out[-1:], place)
+            key, value = self._seen("decoder.layers.0.self_attn", last)
+            keys, values = np.concatenate((keys, key)), np.concatenate((values, value))
+            hidden = self._layer("decoder", last, (keys, values), heard)
             best = int(np.argmax(hidden[-1] @ self._embedding.T + self._bias))
             if best == self._end:
                 break
             out.append(best)
         return "".join(self._phonemes[i] for i in out[1:] if NUM_SPECIAL <= i < len(self._phonemes))
 
-    def _embed(self, half: str, ids: list[int]) -> np.ndarray:
-        positions = self._w[f"model.{half}.embed_positions.weight"][self._offset : self._offset + len(ids)]
+    def _embed(self, half: str, ids: list[int], first: int = 0) -> np.ndarray:
+        """first: the place of the first of them."""
+        at = self._offset + first
+        positions = self._w[f"model.{half}.embed_positions.weight"][at : at + len(ids)]
         return self._norm(self._embedding[ids] + positions, f"model.{half}.layernorm_embedding")
 
-    def _layer(self, half: str, hidden: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+    def _layer(self, half: str, hidden: np.ndarray, own: Seen, memory: Seen | None) -> np.ndarray:
         name = f"model.{half}.layers.0"
-        attended = self._attend(f"{name}.self_attn", hidden, hidden, is_causal=memory is not None)
+        attended = self._attend(f"{name}.self_attn", hidden, own)
         hidden = self._norm(hidden + attended, f"{name}.self_attn_layer_norm")
         if memory is not None:
             attended = self._attend(f"{name}.encoder_attn", hidden, memory)
@@ -86,16 +96,16 @@ class WordNetwork:
         fed = self._linear(f"{name}.fc2", _gelu(self._linear(f"{name}.fc1", hidden)))
         return self._norm(hidden + fed, f"{name}.final_layer_norm")
 
-    def _attend(
-        self, name: str, hidden: np.ndarray, memory: np.ndarray, is_causal: bool = False
-    ) -> np.ndarray:
+    def _seen(self, name: str, hidden: np.ndarray) -> Seen:
+        return self._linear(f"model.{name}.k_proj", hidden), self._linear(f"model.{name}.v_proj", hidden)
+
+    def _attend(self, name: str, hidden: np.ndarray, seen: Seen) -> np.ndarray:
+        keys, values = seen
         query = self._linear(f"{name}.q_proj", hidden) * hidden.shape[1] ** -0.5
-        scores = query @ self._linear(f"{name}.k_proj", memory).T
-        if is_causal:
-            scores[np.triu_indices(len(hidden), 1)] = -np.inf
+        scores = query @ keys.T
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        return self._linear(f"{name}.out_proj", weights @ self._linear(f"{name}.v_proj", memory))
+        return self._linear(f"{name}.out_proj", weights @ values)
 
     def _linear(self, name: str, hidden: np.ndarray) -> np.ndarray:
         return hidden @ self._w[f"{name}.weight"].T + self._w[f"{name}.bias"]
