@@ -269,6 +269,7 @@ READ_AS = [
     ("2h30m 2.5s 5s 30s", "two hours thirty minutes 2.5 seconds fives thirties"),
     ("5 in the box", "five in the box"),
     ("2000 km", "two thousand kilometers"),
+    ("5㎏ 10 ㎡", "five kilograms ten square meters"),
     ("km 5", "km five"),
     ("50€ 5 € $5.2 £3, ¥500", "fifty euros five euros $5.20 three pounds, five hundred yen"),
     ("-$5 $5-$10 $5/month", "minus five dollars five dollars to ten dollars five dollars per month"),

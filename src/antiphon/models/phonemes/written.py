@@ -155,7 +155,8 @@ def _parsed(found: re.Match[str]) -> _Chunk:
 
 
 def _usual(letter: str) -> str:
-    """ASCII for other digits, and for letters and signs of another width; nothing for what only shapes."""
+    """ASCII for other digits, for letters and signs of another width and for units in one, such as `㎏`;
+    nothing for what only shapes."""
     if letter.isascii() or letter in _VULGAR or letter.translate(SUPERSCRIPTS) != letter:
         return letter
     kind = unicodedata.category(letter)
@@ -167,7 +168,8 @@ def _usual(letter: str) -> str:
         return plain if plain.isascii() else str(int(value)) if value == int(value) else letter
     if kind in ("Cf", "Mn", "Me") and unicodedata.normalize("NFC", f"a{letter}") == f"a{letter}":
         return "" if letter in "\ufe0e\ufe0f\u20e3\u200b\u200c\u200d\u2060" else letter
-    return unicodedata.normalize("NFKC", letter) if "\uff01" <= letter <= "\uff5e" else letter
+    is_alike = "\uff01" <= letter <= "\uff5e" or "㍱" <= letter <= "㏟"
+    return unicodedata.normalize("NFKC", letter) if is_alike else letter
 
 
 class _Reading:
