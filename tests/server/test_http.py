@@ -277,7 +277,7 @@ async def test_metrics_count_what_limits_refuse() -> None:
             for _ in range(2):
                 await client.send("conversation.item.create", item=message)
             await client.until("error")
-            sound = {"type": "input_audio", "audio": base64.b64encode(bytes(480)).decode()}
+            sound = {"type": "input_audio", "audio": base64.b64encode(bytes(4800)).decode()}
             asked = {"type": "message", "role": "user", "content": [sound]}
             await client.send("response.create", response={"input": [asked]})
             await client.until("error")

@@ -33,7 +33,7 @@ JSON = (
 ITEM_IDS = ["a", "b", "c", "root", "gone"]
 CALL = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "c"}
 OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "noon"}
-SPOKEN = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": pcm(0.02)}]}
+SPOKEN = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": pcm(0.2)}]}
 SEEN = {
     "type": "message",
     "role": "user",

@@ -135,6 +135,13 @@ CASES: list[tuple[str, dict, str, str | None]] = [
     ),
     (CREATE, content({"type": "input_text"}), "missing_required_parameter", "item.content[0].text"),
     (CREATE, content({"type": "input_audio"}), "missing_required_parameter", "item.content[0].audio"),
+    (CREATE, content({"type": "input_audio", "audio": ""}), "audio_too_short", "item.content[0].audio"),
+    (
+        CREATE,
+        content({"type": "input_audio", "audio": pcm(0.09)}),
+        "audio_too_short",
+        "item.content[0].audio",
+    ),
     (
         CREATE,
         content({"type": "input_text", "text": "x"}, role="assistant"),

@@ -10,6 +10,8 @@ from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ
 from antiphon.wire.input_settings import G711_RATE_HZ, AudioFormat
 from antiphon.wire.ports import AudioDecoder, AudioEncoder, Media
 
+MIN_AUDIO_MS = 100
+"""Of a client's recording, in the input buffer or in an item."""
 MAX_DELTA_S = 8
 """384 kB of PCM, 512 kB in base64: well under the 1 MiB frames that some clients stop at."""
 

@@ -24,7 +24,7 @@ from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.units import pcm16_ms
-from antiphon.wire.audio import InputAudio
+from antiphon.wire.audio import MIN_AUDIO_MS, InputAudio
 from antiphon.wire.chat import Fps
 from antiphon.wire.client_events import Strict
 from antiphon.wire.conversation import ROOT, WireItem
@@ -171,19 +171,29 @@ class ItemReader:
 
     def spoken(self, pcm16: bytes, item_id: str, asked: Transcription | None) -> NewItem:
         """A user's message from the input buffer, to be written down as `asked`."""
-        parts = self._audio(pcm16, Incoming(transcription=asked))
+        parts = self._audio(pcm16, asked)
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
         shown_item = WireItem(item_id, "user", "completed", content, sum(map(num_bytes, parts)))
         return NewItem(shown_item, Item(item_id, "user", parts))
 
-    def _audio(self, audio: bytes, incoming: Incoming) -> tuple[AudioPart, ...]:
-        """Wire audio as the record has it, in pieces that the model hears; half a sample at the end is
-        dropped."""
-        pcm16 = InputAudio(self._media).pcm16(audio, incoming.format)
+    def _audio(self, pcm16: bytes, asked: Transcription | None) -> tuple[AudioPart, ...]:
+        """Audio as the record has it, in pieces that the model hears; half a sample at the end is dropped."""
         check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
         part = self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
-        options = transcript_options(incoming.transcription, self._info)
+        options = transcript_options(asked, self._info)
         return pieces_of(msgspec.structs.replace(part, options=options), self._info)
+
+    def _recording(self, audio: bytes, at: str, incoming: Incoming) -> tuple[AudioPart, ...]:
+        """Raises ProtocolError if no model hears anything in it, since every later reply would fail by it."""
+        pcm16 = InputAudio(self._media).pcm16(audio, incoming.format)
+        if pcm16_ms(len(pcm16)) < MIN_AUDIO_MS:
+            raise ProtocolError(
+                f"The audio is {pcm16_ms(len(pcm16)) / 1000:.3f} s long; it has to be at least"
+                f" {MIN_AUDIO_MS / 1000:g} s.",
+                code="audio_too_short",
+                param=at,
+            )
+        return self._audio(pcm16, incoming.transcription)
 
     def _taken(
         self, role: Role, part: ContentPart, at: str, room: MediaRoom, incoming: Incoming
@@ -201,14 +211,14 @@ class ItemReader:
     ) -> tuple[Part, ...]:
         if part.type not in ALLOWED[role]:
             raise ProtocolError(
-                f"Content type {shown(part.type)} is not supported in a {role} message;"
+                f"Content type {shown(part.type)} is not supported in messages of role {role};"
                 f" supported: {', '.join(self._taken_types(role))}.",
                 param=f"{at}.type",
             )
         if part.type in MEDIA:
             check_taken(MEDIA[part.type], self._info, at)
         if part.type == "input_audio":
-            return self._audio(_required(part.audio, f"{at}.audio"), incoming)
+            return self._recording(_required(part.audio, f"{at}.audio"), f"{at}.audio", incoming)
         if part.type == "input_image":
             return (self._image(_required(part.image_url, f"{at}.image_url"), f"{at}.image_url", room),)
         if part.type == "input_video":

@@ -31,7 +31,7 @@ from antiphon.core.plans import AdvisoryAnswered, Output, WordsHeard
 from antiphon.core.turns import ReplyPaused, ReplyResumed
 from antiphon.core.units import pcm16_ms
 from antiphon.wire.advisories import Advisories, AdvisoryRequest
-from antiphon.wire.audio import InputAudio
+from antiphon.wire.audio import MIN_AUDIO_MS, InputAudio
 from antiphon.wire.client_events import (
     Advise,
     AppendAudio,
@@ -73,7 +73,6 @@ from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
 from antiphon.wire.transcription import Transcripts
 
-MIN_COMMIT_MS = 100
 LONG_MS = 2000
 """A recording from which on it takes more than a millisecond to take it up."""
 NOTHING_SAID = Item("", "user", (TextPart("Hello"),))
@@ -416,9 +415,9 @@ class RealtimeSession:
 
     def _commit(self, now: float) -> list[Step]:
         buffered_ms = self._listener.buffered_ms
-        if buffered_ms < MIN_COMMIT_MS:
+        if buffered_ms < MIN_AUDIO_MS:
             raise ProtocolError(
-                f"Error committing input audio buffer: buffer too small. Expected at least {MIN_COMMIT_MS}ms"
+                f"Error committing input audio buffer: buffer too small. Expected at least {MIN_AUDIO_MS}ms"
                 f" of audio, but buffer only has {buffered_ms:.2f}ms of audio.",
                 code="input_audio_buffer_commit_empty",
             )
