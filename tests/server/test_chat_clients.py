@@ -90,3 +90,18 @@ async def test_draining_lets_a_reply_finish_and_refuses_the_next() -> None:
         engine.script.gate.set()
         assert (await running_one).json()["choices"][0]["message"]["content"] == "Hello there."
         await drained
+
+
+async def test_a_reply_that_a_drain_cuts_off_says_so() -> None:
+    engine = FakeEngine(Script(gate=asyncio.Event()))
+    async with (
+        running(ServerSettings(drain_s=0.05), engine) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        bodies = ({"messages": HI}, {"messages": HI, "stream": True})
+        cut = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for body in bodies]
+        await eventually(lambda: engine.num_open == 2)
+        await served.serving.drain()
+        whole, streamed = [await each for each in cut]
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "server_shutting_down")
+    assert '"code":"server_shutting_down"' in streamed.text.rstrip().splitlines()[-1]

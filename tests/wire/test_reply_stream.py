@@ -114,7 +114,8 @@ def test_a_whole_reply_takes_every_piece() -> None:
         (ended("cancelled", "no_speech", "m"), "no_speech", "invalid_request_error"),
         (ended("failed", "stage_failed", "m"), "stage_failed", "server_error"),
         (ended("cancelled", "session_closed"), "session_closed", "server_error"),
-        (ended("failed", "server_shutting_down", "m"), "server_overloaded", "server_error"),
+        (ended("failed", "server_shutting_down", "m"), "server_shutting_down", "server_error"),
+        (ended("failed", "server_overloaded", "m"), "server_overloaded", "server_error"),
         (ended("failed", "stage_lost", "m"), "stage_lost", "server_error"),
     ],
 )

@@ -24,9 +24,8 @@ from antiphon.wire.ports import Detokeniser
 from antiphon.wire.text_params import TextReading
 from antiphon.wire.tool_calls import call_parser
 
-BUSY_CODES = ("server_overloaded", "server_shutting_down")
-LOST_CODES = ("stage_lost", "engine_gone")
-"""A part of the model is starting again: a moment later all is well."""
+PASSING_CODES = ("server_overloaded", "server_shutting_down", "stage_lost", "engine_gone")
+"""Ends after which the same request may do well a moment later."""
 OVER = ("completed", "incomplete")
 PLAIN = TextReading()
 
@@ -233,9 +232,8 @@ def error_of(end: ResponseEnded, retry_after_s: float) -> AntiphonError | None:
     """Why a response has no whole reply, as an error; None where it has one."""
     if end.status in OVER:
         return None
-    if end.reason in (*BUSY_CODES, *LOST_CODES):
-        code = end.reason if end.reason in LOST_CODES else "server_overloaded"
-        return Overloaded(end.message, retry_after_s if end.retry_s is None else end.retry_s, code)
+    if end.reason in PASSING_CODES:
+        return Overloaded(end.message, retry_after_s if end.retry_s is None else end.retry_s, end.reason)
     if end.reason in CLIENT_CODES:
         return ProtocolError(end.message, code=end.reason)
     message = end.message or f"The response was {end.status}."
