@@ -107,7 +107,7 @@ async def test_speech_as_events(served: Running) -> None:
         ({"input": " \n"}, "invalid_value", "input"),
         ({"input": "a" * 4097}, "limit_exceeded", "max_spoken_chars"),
         ({"input": "a", "speed": 2}, "unsupported_parameter", "speed"),
-        ({"input": "a", "response_format": "aac"}, "unsupported_format", "response_format"),
+        ({"input": "a", "response_format": "aac"}, "invalid_value", "response_format"),
         ({}, "missing_required_parameter", "input"),
     ],
 )

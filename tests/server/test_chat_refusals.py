@@ -24,7 +24,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"messages": HI, "tempreature": 1}, 400, "unknown_parameter", "tempreature"),
     ({"messages": HI, "temperature": 3}, 400, "invalid_value", "temperature"),
     ({"messages": HI, "model": "gpt"}, 404, "model_not_found", "model"),
-    ({"messages": HI, "audio": {"voice": "a", "format": "aac"}}, 400, "unsupported_format", "audio.format"),
+    ({"messages": HI, "audio": {"voice": "a", "format": "aac"}}, 400, "invalid_value", "audio.format"),
     (
         {"messages": HI, "stream": True, "audio": {"voice": "a", "format": "wav"}},
         400,

@@ -17,7 +17,7 @@ from antiphon.core.plans import Usage
 from antiphon.core.sampling import Sampling
 from antiphon.wire import input_settings
 from antiphon.wire.chat import Voice
-from antiphon.wire.chat_reading import check_format, speaker
+from antiphon.wire.chat_reading import speaker
 from antiphon.wire.chat_replies import Shown
 from antiphon.wire.client_events import Strict
 from antiphon.wire.errors import shown
@@ -35,7 +35,7 @@ class SpeechRequest(Strict, frozen=True, kw_only=True):
     input: Annotated[str, Meta(min_length=1)]
     model: str | None = None
     voice: str | Voice | None = None
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] = "mp3"
     speed: Any = None
     instructions: str | None = None
     stream_format: Literal["audio", "sse"] = "audio"
@@ -139,7 +139,6 @@ def read_speech(
     """The reply is the input itself, word for word; the model only gives it its voice."""
     check("max_spoken_chars", limits.max_spoken_chars, len(asked.input), "Send it in pieces")
     check("max_text_chars", limits.max_text_chars, len(asked.instructions or ""), "instructions are too long")
-    check_format(asked.response_format, "response_format")
     if asked.speed not in (None, 1, 1.0):
         raise ProtocolError(
             f"The speed of speech cannot be changed; speed is 1.0, got {shown(asked.speed)}.",

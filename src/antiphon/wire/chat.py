@@ -12,7 +12,7 @@ from msgspec import Meta
 from antiphon.wire.client_events import Strict
 from antiphon.wire.text_params import NEUTRAL_TEXT, NumTop, Positive, TextParams
 
-AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
+AudioFormat = Literal["wav", "mp3", "flac", "opus", "pcm16"]
 Fps = Annotated[float, Meta(ge=0.01, le=1000)]
 
 

@@ -196,18 +196,7 @@ def _format(asked: ChatRequest, stream: bool) -> str:
         raise ProtocolError(
             f"A stream's audio is 'pcm16' (mono, 24 kHz); got {shown(chosen)}.", param="audio.format"
         )
-    check_format(chosen, "audio.format")
     return chosen or ("pcm16" if stream else "wav")
-
-
-def check_format(name: str | None, at: str) -> None:
-    """AAC is part of the protocol; no encoder for it is at hand."""
-    if name == "aac":
-        raise ProtocolError(
-            "aac cannot be encoded by this server; choose wav, mp3, flac, opus or PCM.",
-            code="unsupported_format",
-            param=at,
-        )
 
 
 def _tools(asked: ChatRequest, limits: Limits) -> tuple[str, ...]:
