@@ -149,12 +149,13 @@ def test_demo_checkpoint(tmp_path: Path) -> None:
     assert "making a tiny random model in" in made.output
     assert (tmp_path / "tiny" / "config.json").is_file()
     again = ["checkpoint", "demo", str(tmp_path / "tiny"), "--size", "tiny"]
-    assert CliRunner().invoke(app, again).exit_code == 1
+    taken = CliRunner().invoke(app, again)
+    assert (taken.exit_code, "not an empty directory" in taken.output) == (1, True)
+    assert "making" not in taken.output, "nothing was made"
     kept = CliRunner().invoke(app, [*again, "--if-missing"])
     assert (kept.exit_code, kept.output) == (0, "")
-    assert (
-        CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "x"), "--size", "vast"]).exit_code == 1
-    )
+    vast = CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "x"), "--size", "vast"])
+    assert (vast.exit_code, "choose one of tiny" in vast.output) == (1, True)
 
 
 def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
@@ -189,6 +190,10 @@ def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) ->
         (["org/name", "--profile", "none.json"], "none.json cannot be read"),
         (["org/name", "--profile", "h2000"], "did you mean H200"),
         (["org/name", "--preset", "bseline"], "did you mean baseline"),
+        *(
+            (["org/name", "--media-hosts", f"a.example,{wrong}"], f"'{wrong}' is no host such as")
+            for wrong in ("https://b.example", "b.example/sounds", "b.example:http", "me@b.example", ":80")
+        ),
     ],
 )
 def test_what_can_be_checked_is_checked_before_anything_starts(

@@ -248,6 +248,7 @@ def serve(
         for one in [parts[part] for part in PARTS] if parts else (model,):
             check_source(one)
         check_origins(settings.origins)
+        check_media_hosts(settings.media_hosts)
         if record is not None:
             check_new(record)
         if is_open(host) and not settings.api_keys:
@@ -321,3 +322,17 @@ def lift(
         console.print(counted(turn(record, new), "decision"))
     except (AntiphonError, OSError) as error:
         fail(error)
+
+
+def check_media_hosts(hosts: tuple[str, ...]) -> None:
+    """Raises ConfigError for what is no host of a URL: a URL itself would match none."""
+    for host in hosts:
+        try:
+            parts = urlsplit(f"//{host}")
+            is_host = parts.netloc == host and bool(parts.hostname) and "@" not in host and parts.port != 0
+        except ValueError:
+            is_host = False
+        if not is_host:
+            raise ConfigError(
+                f"--media-hosts: {host!r} is no host such as media.example or media.example:8443"
+            )
