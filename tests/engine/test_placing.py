@@ -86,7 +86,8 @@ def test_every_device_holds_its_kv(tiny_checkpoint: Path) -> None:
     needed = weights + taken["thinker"] + 2 * taken["talker"]
     check_kv(sized, lambda _: needed)
     with pytest.raises(
-        ConfigError, match=r"thinker .* for kv_tokens 16384, talker .*, other .*Have fewer kv_tokens"
+        ConfigError,
+        match=r"thinker .* for kv_tokens 16384, talker .*, other .*Have fewer kv_tokens.* max_context_tokens",
     ):
         check_kv(sized, lambda _: needed - 1)
 

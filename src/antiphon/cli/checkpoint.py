@@ -47,11 +47,16 @@ def demo(
 ) -> None:
     """Make a small random checkpoint with every file a real one has."""
     from antiphon.checkpoint.demo import MODELS
+    from antiphon.checkpoint.whole import check_free
     from antiphon.runtime.demo import make_any_demo
 
     if if_missing and directory.exists():
         return
     size = size or ("small" if "small" in MODELS.get(model, ("small",)) else "tiny")
+    try:
+        check_free(directory)
+    except AntiphonError as error:
+        fail(error)
     took = ", which takes up to a minute" if (model, size) == ("qwen3-omni", "small") else ""
     console.print(f"making a {size} random model in {directory}{took}", highlight=False, soft_wrap=True)
     try:

@@ -71,8 +71,8 @@ def check_kv(opened: Placed, available: Callable[[torch.device], int]) -> None:
             )
             raise ConfigError(
                 f"{device} has {_gib(free)} available; weights take {_gib(weights)} of it, and KV needs more "
-                f"than the rest ({said}). Have fewer kv_tokens, a smaller dtype, or put stages on other "
-                "devices"
+                f"than the rest ({said}). Have fewer kv_tokens, or, since one context has to fit, fewer "
+                "max_context_tokens, a smaller dtype, or put stages on other devices"
             )
 
 
