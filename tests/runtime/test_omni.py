@@ -151,6 +151,9 @@ def test_a_failure_while_generating_frees_everything(omni: Omni, monkeypatch: py
         (Request([{"text": "x", "audio": NOISE}]), "text, audio"),
         (Request([{"text": 3}]), "text"),
         (Request([3]), "int"),  # type: ignore[list-item]
+        (Request({"audio": NOISE}), "a list of parts, .* got dict"),  # pyright: ignore[reportArgumentType]
+        (Request(NOISE), "a list of parts, .* got ndarray"),  # pyright: ignore[reportArgumentType]
+        ("x", "such as Request.* got str"),
         (Request([{"audio": NOISE.astype(np.float64)}]), "float64"),
         (Request([{"audio": NOISE[None]}]), "16 kHz"),
         (Request([{"image": PICTURE[..., 0]}]), "uint8"),

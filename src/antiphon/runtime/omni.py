@@ -142,6 +142,8 @@ class Omni:
 
         Raises ConfigError, before anything runs, for a request that is put wrongly.
         """
+        if isinstance(requests, Request):
+            raise ConfigError("generate takes a list of requests: generate([request])")
         names = [self._name() for _ in requests]
         facts = [
             fact for name, request in zip(names, requests, strict=True) for fact in self._facts(name, request)
@@ -271,7 +273,10 @@ class Omni:
         return tuple(itertools.chain.from_iterable(pieces))
 
     def _check(self, request: Request) -> None:
-        """Raise ConfigError where a misspelt name would otherwise go unnoticed."""
+        """Raise ConfigError for what is no request, or where a misspelt name would otherwise go unnoticed."""
+        if not isinstance(request, Request):  # pyright: ignore[reportUnnecessaryIsInstance]
+            got = type(request).__name__
+            raise ConfigError(f'a request is a Request, such as Request("Good morning!"); got {got}')
         voices = self.engine.info.voices
         _check_sampling(request.sampling, self.engine.node)
         if request.voice is not None and request.voice.lower() not in voices:
@@ -303,6 +308,11 @@ def _check_sampling(sampling: dict[str, Sampling], node: NodeConfig) -> None:
 
 def parts_of(content: Content) -> tuple[Part, ...]:
     """A message's content as parts of the record. Raises ConfigError."""
+    if not isinstance(content, Sequence):
+        raise ConfigError(
+            'a message\'s content is a text, or a list of parts, such as [{"audio": samples}]; '
+            f"got {type(content).__name__}"
+        )
     entries = [content] if isinstance(content, str) else content
     return tuple(_part({"text": entry} if isinstance(entry, str) else entry) for entry in entries)
 
