@@ -49,7 +49,19 @@ def test_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("people: {talker: {thinks: 3}}", "line 4: people.talker.thinks: no such key"),
+        (
+            "people: {talker: {thinks: 3}}",
+            r"line 4: people.talker.thinks: no such key; did you mean think_s\? There are .*think_s",
+        ),
+        ("peple: {talker: {}}", r"peple: no such key; did you mean people\? There are name, .*load"),
+        (
+            "people: {talker: {think_s: {uniform: [1, 2]}, barge_in: {probabilty: 1}}}",
+            r"barge_in.probabilty: no such key; did you mean probability\? There are probability",
+        ),
+        (
+            "people: {talker: {think_s: {gamma: {mean: 1, c: 2}}}}",
+            r"think_s.gamma.c: no such key; did you mean cv\? There are mean, cv",
+        ),
         (
             "people:\n  talker:\n    think_s: -3",
             "line 6: people.talker.think_s: input should be greater than",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Tag, ValidationError
 
-from antiphon.core.errors import ConfigError, no_such
+from antiphon.core.errors import ConfigError, nearest, no_such
+from antiphon.workload.laws import Spec
 from antiphon.workload.spec import Workload
 from antiphon.workload.trace_tables import quantile_tables
 from antiphon.workload.traces import sessions_of
+
+Place = tuple[str | None, type[Spec]]
 
 _LIBRARY = files("antiphon.workload").joinpath("library")
 
@@ -149,9 +152,31 @@ def mistakes(error: ValidationError, text: str) -> list[tuple[int, str, str]]:
         keys, line = written(tree, mistake["loc"])
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
-            message = "no such key"
+            message = _no_such(mistake["loc"])
         found.append((line, ".".join(keys) or "the workload", message[0].lower() + message[1:]))
     return sorted(found)
+
+
+def _no_such(loc: tuple[int | str, ...]) -> str:
+    """What to say of the key that `loc` ends with: the nearest that is one, and which there are."""
+    places: list[Place] = [(None, Workload)]
+    for part in loc[:-1]:
+        chosen: list[Place] = [(None, model) for tag, model in places if tag == part]
+        fields = (model.model_fields.get(str(part)) for _, model in places)
+        within = [place for field in fields if field is not None for place in _places(field.annotation)]
+        places = chosen or within or places  # an index and a name of one's own lead nowhere else
+    known = list(dict.fromkeys(name for _, model in places for name in model.model_fields))
+    return f"no such key{nearest(str(loc[-1]), known) or '.'} There are {', '.join(known)}"
+
+
+def _places(annotation: Any, tag: str | None = None) -> Iterator[Place]:
+    """The models in a field's type, each with the tag that an error names it by in a union."""
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
+        yield tag, annotation
+        return
+    for each in get_args(annotation):
+        tags = [one.tag for one in getattr(each, "__metadata__", ()) if isinstance(one, Tag)]
+        yield from _places(each, tags[0] if tags else tag)
 
 
 def written(node: Any, loc: tuple[int | str, ...]) -> tuple[list[str], int]:
