@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from antiphon.checkpoint.demo_weights import INDEX_FILE
-from antiphon.checkpoint.files import check_memory, open_checkpoint
+from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint
 from antiphon.core.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from antiphon.checkpoint.files import Checkpoint
 
 NORM = "thinker.model.norm.weight"
 HEAD = "thinker.lm_head.weight"
@@ -67,6 +63,20 @@ def test_open(checkpoint: Checkpoint, tiny_checkpoint: Path) -> None:
     assert checkpoint.tensor_names == set(stored)
     assert checkpoint.num_bytes == sum(tensor.nbytes for tensor in stored.values())
     assert checkpoint.num_parameters == sum(tensor.numel() for tensor in stored.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({"max_position_embeddings": 2048}, 2048),
+        ({"thinker": {"max_position_embeddings": 4096}, "max_position_embeddings": 7}, 4096),
+        ({"thinker_config": {"text_config": {"max_position_embeddings": 32768}}}, 32768),
+        ({"thinker": "thinker"}, None),
+        ({"max_position_embeddings": "many"}, None),
+    ],
+)
+def test_the_context_that_a_model_was_made_for(config: dict[str, Any], context: int | None) -> None:
+    assert Checkpoint(Path(), config, {}, {}).context == context
 
 
 def test_generation_config_is_optional(broken: Path) -> None:

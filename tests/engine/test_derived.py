@@ -98,6 +98,16 @@ def test_what_was_derived_reaches_the_node(tiny_checkpoint: Path) -> None:
     assert "kv_tokens" in opened.why
 
 
+@pytest.mark.parametrize(("asked", "is_told"), [(8192, False), (8193, True)])
+def test_a_context_that_the_model_was_not_made_for_is_told(
+    tiny_checkpoint: Path, caplog: pytest.LogCaptureFixture, asked: int, is_told: bool
+) -> None:
+    options = EngineOptions(device="cpu", max_context_tokens=asked)
+    open_source(str(tiny_checkpoint), options, lambda *_: None)
+    said = "max_context_tokens is 8193, and this model was made for 8192"
+    assert (said in caplog.text) == is_told
+
+
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
     told = {"max": "4000", "current": "2500", "stat": "anon 1500\ninactive_file 700\n"}
     assert left_in_cgroup(tmp_path) is None

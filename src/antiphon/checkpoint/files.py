@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -91,6 +91,16 @@ class Checkpoint:
     def writer(self) -> Path:
         """The directory with the tokenizer of the replies."""
         return self.parts.get(WRITER, self.path)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model that writes was made for; None where its config does not say."""
+        config = self.config
+        for name in ("thinker", "thinker_config", "text_config"):
+            inner = config.get(name)
+            config = cast(dict[str, Any], inner) if isinstance(inner, dict) else config
+        told = config.get("max_position_embeddings")
+        return told if isinstance(told, int) else None
 
     @property
     def source(self) -> str:

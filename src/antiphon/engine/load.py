@@ -170,6 +170,12 @@ def open_source(source: str, options: EngineOptions, progress: Progress) -> Open
     options, why = derived(options, graph, shape, (device, dtype), (free, weights))
     for size, reason in why.items():
         log.info("%s %s", size, reason)
+    made_for, asked = checkpoint.context, options.max_context_tokens
+    if made_for is not None and asked > made_for:
+        log.warning(
+            "max_context_tokens is %s, and this model was made for %s: beyond them it may write nonsense",
+            *(asked, made_for),
+        )
     node = read(options)
     if device.type == "cpu":
         node = ready(node, graph, shape, dtype, free)
