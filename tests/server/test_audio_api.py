@@ -179,6 +179,10 @@ async def test_what_cannot_be_written_down(served: Running) -> None:
     async with served.client() as client:
         with pytest.raises(openai.BadRequestError, match="none of WAV"):
             await client.audio.transcriptions.create(model="test-omni", file=("a.wav", b"no sound"))
+        with pytest.raises(openai.BadRequestError, match="empty file"):
+            await client.audio.transcriptions.create(model="test-omni", file=("a.wav", b""))
+        with pytest.raises(openai.BadRequestError, match=r"1 channel at 900 Hz; allowed .* 1000 to 400000"):
+            await client.audio.transcriptions.create(model="test-omni", file=("a.wav", wav(rate=900)))
         with pytest.raises(openai.BadRequestError, match="log probabilities"):
             await client.audio.transcriptions.create(
                 model="test-omni", file=("a.wav", wav()), include=["logprobs"]

@@ -11,6 +11,7 @@ import soxr
 from PIL import Image, ImageSequence
 
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
+from antiphon.core.counted import counted
 from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 from antiphon.server.media import BoundedMedia, broken, num_rgb_bytes
@@ -40,6 +41,8 @@ class MediaFiles:
         self._pictures = BoundedMedia(limits)
 
     def audio_file(self, data: bytes) -> AudioPart:
+        if not data:
+            raise ProtocolError("The audio is an empty file: it has no bytes.")
         try:
             with soundfile.SoundFile(io.BytesIO(data)) as file:
                 samples = self._read(file)
@@ -84,9 +87,10 @@ class MediaFiles:
             raise ProtocolError(f"The audio is {file.format}; it has to be one of {_names()}.")
         low, high = RATES_HZ
         if not low <= file.samplerate <= high or file.channels > MAX_CHANNELS:
+            channels = counted(file.channels, "channel")
             raise ProtocolError(
-                f"The audio has {file.channels} channels at {file.samplerate} Hz; allowed are up to"
-                f" {MAX_CHANNELS} at {low} to {high}."
+                f"The audio has {channels} at {file.samplerate} Hz; allowed are up to {MAX_CHANNELS} at"
+                f" {low} to {high}."
             )
         blocks: list[np.ndarray] = []
         num_frames, block = 0, np.empty((BLOCK_FRAMES.get(file.format, 65_536), file.channels), np.float32)
