@@ -8,6 +8,7 @@ import platform
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -95,6 +96,30 @@ async def test_an_address_that_cannot_be_had_is_told_once(
         with pytest.raises(AntiphonError, match="cannot listen on"):
             await launch._listen(server, where)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("[X509: KEY_VALUES_MISMATCH] key values mismatch", "the key is another certificate's"),
+        ("[SSL] PEM lib", "no PEM file"),
+        (None, "no PEM file"),
+    ],
+)
+def test_keys_that_tls_cannot_use_are_told(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str | None, words: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ssl.SSLError(error)
+
+    if error is not None:
+        monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", refuse)
+    key = tmp_path / "key.pem"
+    key.write_text("no key")
+    options = ["--tls-certificate", str(key), "--tls-key", str(key)]
+    result = CliRunner().invoke(app, ["serve", str(tiny_checkpoint), *options])
+    assert (result.exit_code, words in result.output) == (1, True)
+    assert "listening" not in result.output
 
 
 async def test_why_an_address_cannot_be_listened_on() -> None:

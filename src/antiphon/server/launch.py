@@ -47,7 +47,8 @@ class ServeOptions:
 async def run(start: Start, settings: ServerSettings, where: ServeOptions, progress: Progress) -> None:
     """Serve until a signal. The port answers (as not ready) while the model loads.
 
-    Raises AntiphonError if the engine cannot start, or dies again and again, or the port cannot be had.
+    Raises AntiphonError if the engine cannot start, or dies again and again, or the port cannot be had, and
+    ConfigError for certificates and keys that cannot be used.
     """
     app = create_app(settings=settings)
     serving_state: Serving = app.state.serving
@@ -57,6 +58,7 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
         progress(what, done, total)
 
     server = server_for(app, where.host, where.port, where.tls())
+    _read_keys(server, where)
     engine = EngineProcess(app.state.serving.forsake)
     serving = asyncio.create_task(_listen(server, where))
     loading = asyncio.create_task(engine.start(start, show))
@@ -78,6 +80,19 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
         server.should_exit = True
         await asyncio.gather(serving, loading, return_exceptions=True)
         await engine.stop()
+
+
+def _read_keys(server: DrainingServer, where: ServeOptions) -> None:
+    """uvicorn reads certificate and key here, and not once more when it listens. Raises ConfigError."""
+    try:
+        server.config.load()
+    except OSError as error:  # of which those of TLS are
+        why = "one of them is no PEM file, or the key has a passphrase that was not given"
+        if "KEY_VALUES_MISMATCH" in str(error):
+            why = "the key is another certificate's"
+        raise ConfigError(
+            f"TLS cannot use {where.certificate} (--tls-certificate) with {where.key} (--tls-key): {why}"
+        ) from None
 
 
 async def _listen(server: DrainingServer, where: ServeOptions) -> None:
