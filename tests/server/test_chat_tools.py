@@ -58,6 +58,11 @@ async def test_tools_that_the_model_is_not_shown_are_refused() -> None:
             model="test-omni", messages=HI, tools=[tool], tool_choice="none"
         )
         assert (await nothing).choices, "none of them would be called"
+        call: Any = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        called: Any = [*HI, {"role": "assistant", "tool_calls": [call]}]
+        with pytest.raises(openai.BadRequestError, match="no place for tools") as refused:
+            await client.chat.completions.create(model="test-omni", messages=called)
+        assert refused.value.param == "messages[1].tool_calls"
 
 
 @pytest.mark.parametrize(

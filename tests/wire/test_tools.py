@@ -79,6 +79,10 @@ def test_a_model_that_is_shown_no_tools_is_given_none() -> None:
     (event,) = driver.send("session.update", session=nothing)
     assert event["session"]["instructions"] == "Be brief.", "none of them would be called"
     assert driver.error("response.create", response={"tool_choice": "auto"})["param"] == "response.tools"
+    call = {"type": "function_call", "call_id": "c", "name": "sky", "arguments": "{}"}
+    error = driver.error("conversation.item.create", item=call)
+    assert (error["param"], error["code"]) == ("item", "unsupported_parameter")
+    assert driver.error("response.create", response={"input": [call]})["param"] == "response.input[0]"
     driver.ask()
     assert driver.request.tool_choice == "none"
 

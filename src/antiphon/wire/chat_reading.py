@@ -288,10 +288,12 @@ def _assistant_parts(message: AssistantMessage, scope: ChatScope, at: str) -> tu
             code="missing_required_parameter",
             param=f"{at}.content",
         )
-    return ((TextPart(text),) if text else ()) + _calls(calls, scope.limits, at)
+    return ((TextPart(text),) if text else ()) + _calls(calls, scope, at)
 
 
-def _calls(calls: list[ToolCallIn], limits: Limits, at: str) -> tuple[ToolCallPart, ...]:
+def _calls(calls: list[ToolCallIn], scope: ChatScope, at: str) -> tuple[ToolCallPart, ...]:
+    check_place(calls, "", scope.info, f"{at}.tool_calls")
+    limits = scope.limits
     num_chars = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
     check("max_text_chars", limits.max_text_chars, num_chars, f"the text of {at}.tool_calls is too long")
     for index, call in enumerate(calls):

@@ -35,6 +35,7 @@ from antiphon.wire.inputs import check_taken
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.parsing import check_depth, converted
 from antiphon.wire.ports import Media
+from antiphon.wire.tools import check_place
 from antiphon.wire.windows import pieces_of
 
 MAX_ID_CHARS = 128
@@ -139,6 +140,7 @@ class ItemReader:
         num_chars = _num_chars(message)
         check("max_text_chars", self._limits.max_text_chars, num_chars, f"the text of {at} is too long")
         if isinstance(message, CallIn):
+            check_place((message,), "", self._info, at)  # every later reply would fail by it
             check_depth(message.arguments, f"{at}.arguments")
         return message
 

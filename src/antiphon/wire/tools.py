@@ -71,7 +71,7 @@ def read_tools(raw: list[Any], limits: Limits, at: str) -> Tools:
 
 
 def check_place(tools: Sequence[object], choice: str, info: ModelInfo, at: str) -> None:
-    """Raise ProtocolError for tools that the model may call and is not shown."""
+    """Raise ProtocolError for tools that the model may call, or calls of them, and that it is not shown."""
     if tools and choice != "none" and not info.takes_tools:
         raise ProtocolError(
             f"The chat template of {info.name} has no place for tools: leave {at} out, or serve a model whose"
