@@ -80,6 +80,8 @@ def profile(
     """Measure what steps and copies of a running engine take, or work it out from a datasheet."""
     try:
         refuse_idle(context, bool(roofline))
+        if out is not None:
+            check_folder(out)
         if model and checkpoint:
             raise ConfigError(f"CHECKPOINT {checkpoint} and --model {model}: name the one or the other")
         if roofline:
@@ -118,6 +120,14 @@ def refuse_idle(context: typer.Context, of_a_datasheet: bool) -> None:
     if typed:
         why = "describes an engine that is measured" if of_a_datasheet else "goes with --roofline"
         raise ConfigError(f"{', '.join(typed)}: that {why}; leave it out")
+
+
+def check_folder(out: Path) -> None:
+    """Raises ConfigError where nothing can be written: measuring takes minutes, and comes first."""
+    folder = out.absolute().parent
+    if out.is_dir() or not folder.is_dir():
+        why = f"{folder} is no directory" if not out.is_dir() else "it is a directory"
+        raise ConfigError(f"cannot write the profile {out}: {why}; name a file with --out")
 
 
 def measured(checkpoint: str, options: EngineOptions, rounds: int, seed: int) -> Profile:
