@@ -86,6 +86,13 @@ def test_a_story_that_is_not_the_runs_is_said_to_be_none(monkeypatch: pytest.Mon
     assert "decisions differ from the record" in explained(short)
 
 
+def test_a_record_that_ends_too_early_is_said_to(short: str) -> None:
+    assert "ends in the middle" not in explained(short)
+    whole = Path(short).read_bytes()
+    Path(short).write_bytes(whole[: len(whole) // 2])
+    assert "the record ends in the middle of a decision" in explained(short)
+
+
 def test_what_is_held_on_purpose_is_not_waited_for(tmp_path: Path) -> None:
     """Replies that are kept from running ahead lack nothing."""
     rows = explained(unpacked("sim-paced", tmp_path), "--preset", str(CORPUS / "paced.yaml"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from antiphon.cli.options import RecordPreset
-from antiphon.cli.shared import console, fail
+from antiphon.cli.shared import console, fail, warn_of_cut
 from antiphon.core.errors import AntiphonError, ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _stories(record: Path, preset: str, session: str) -> dict[str, Story]:
         return tellers[0]
 
     count, differences = replay(record, preset, make)
+    warn_of_cut(record)
     teller = tellers[0]
     teller.finish()
     if session and session not in teller.stories:

@@ -18,7 +18,15 @@ from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset, readers_of
 from antiphon.checkpoint.source import check_source
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
-from antiphon.cli.shared import LoadingBar, console, fail, given_options, log_to_stderr, split
+from antiphon.cli.shared import (
+    LoadingBar,
+    console,
+    fail,
+    given_options,
+    log_to_stderr,
+    split,
+    warn_of_cut,
+)
 from antiphon.core.config import EngineOptions
 from antiphon.core.counted import counted
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -285,22 +293,31 @@ def check_origins(origins: tuple[str, ...]) -> None:
             raise ConfigError(f"--origins: {origin!r} is no origin such as https://host or https://host:8443")
 
 
+def check_media_hosts(hosts: tuple[str, ...]) -> None:
+    """Raises ConfigError for what is no host of a URL: a URL itself would match none."""
+    for host in hosts:
+        try:
+            parts = urlsplit(f"//{host}")
+            is_host = parts.netloc == host and bool(parts.hostname) and "@" not in host and parts.port != 0
+        except ValueError:
+            is_host = False
+        if not is_host:
+            raise ConfigError(
+                f"--media-hosts: {host!r} is no host such as media.example or media.example:8443"
+            )
+
+
 def replay(
     record: Annotated[Path, typer.Argument(help="File written by `antiphon serve --record`.")],
     most: Annotated[int, typer.Option(help="Differences to print.")] = 20,
     preset: RecordPreset = "",
 ) -> None:
     """Decide again on recorded facts and show where the decisions differ (exit status 1 if any does)."""
-    from antiphon.runtime.record import ends_early
     from antiphon.runtime.record import replay as decide_again
 
     try:
         count, differences = decide_again(record, preset)
-        if ends_early(record):
-            console.print(
-                "[bold yellow]warning:[/] the record ends in the middle of a decision: its server was "
-                "killed, or the disk was full"
-            )
+        warn_of_cut(record)
     except (AntiphonError, OSError) as error:
         fail(error)
     for difference in differences[:most]:
@@ -322,17 +339,3 @@ def lift(
         console.print(counted(turn(record, new), "decision"))
     except (AntiphonError, OSError) as error:
         fail(error)
-
-
-def check_media_hosts(hosts: tuple[str, ...]) -> None:
-    """Raises ConfigError for what is no host of a URL: a URL itself would match none."""
-    for host in hosts:
-        try:
-            parts = urlsplit(f"//{host}")
-            is_host = parts.netloc == host and bool(parts.hostname) and "@" not in host and parts.port != 0
-        except ValueError:
-            is_host = False
-        if not is_host:
-            raise ConfigError(
-                f"--media-hosts: {host!r} is no host such as media.example or media.example:8443"
-            )

@@ -6,6 +6,7 @@ import logging
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -86,3 +87,14 @@ def split(values: str) -> tuple[str, ...]:
 def fail(error: Exception) -> NoReturn:
     console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
     raise typer.Exit(1)
+
+
+def warn_of_cut(record: Path) -> None:
+    """Tell of a record whose writer was stopped in the middle of a decision. Raises OSError, ConfigError."""
+    from antiphon.runtime.record import ends_early
+
+    if ends_early(record):
+        console.print(
+            "[bold yellow]warning:[/] the record ends in the middle of a decision: its server was "
+            "killed, or the disk was full"
+        )
