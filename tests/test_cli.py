@@ -177,6 +177,9 @@ def test_demo_checkpoint(tmp_path: Path) -> None:
     taken = CliRunner().invoke(app, again)
     assert (taken.exit_code, "not an empty directory" in taken.output) == (1, True)
     assert "making" not in taken.output, "nothing was made"
+    inside = ["checkpoint", "demo", str(tmp_path / "tiny" / "config.json" / "x"), "--size", "tiny"]
+    nowhere = CliRunner().invoke(app, inside)
+    assert (nowhere.exit_code, "cannot be made" in nowhere.output) == (1, True)
     kept = CliRunner().invoke(app, [*again, "--if-missing"])
     assert (kept.exit_code, kept.output) == (0, "")
     vast = CliRunner().invoke(app, ["checkpoint", "demo", str(tmp_path / "x"), "--size", "vast"])

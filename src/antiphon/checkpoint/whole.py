@@ -27,11 +27,14 @@ def made_whole(directory: Path) -> Generator[Path, None, None]:
     """A directory beside `directory` to write into. It takes that place when the block ends well, and is
     removed otherwise.
 
-    Raises CheckpointError as `check_free` does.
+    Raises CheckpointError as `check_free` does, and where nothing can be made.
     """
     check_free(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = type(directory)(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = type(directory)(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be made: {error.strerror}; name another place") from None
     try:
         yield unfinished
         unfinished.chmod(0o755)
