@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 
 import msgspec
@@ -312,6 +313,7 @@ def ladder(at: Iterable[int], seconds: Callable[[int], float]) -> Ladder:
     return Ladder.of((n, seconds(n)) for n in at)
 
 
+@cache
 def _library() -> _Library:
     text = files("antiphon.latency").joinpath("hardware.yaml").read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), _Library)

@@ -6,6 +6,7 @@ models, so that a profile can be made without any file of them.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from math import prod
 
@@ -372,6 +373,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context: int | None = None
 
 
+@cache
 def _library() -> dict[str, _Entry]:
     text = files("antiphon.latency").joinpath("shapes.yaml").read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), dict[str, _Entry])
