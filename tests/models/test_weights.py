@@ -177,8 +177,9 @@ def test_a_process_imports_no_other_stage_s_modules(tiny_checkpoint: Path) -> No
     code = f"""
 import sys
 from antiphon.core.config import EngineOptions
-from antiphon.engine.load import open_source
+from antiphon.engine.load import check_room, open_source
 opened = open_source({str(tiny_checkpoint)!r}, EngineOptions(device="cpu"), lambda *told: None)
+check_room(opened)
 opened.family.layout("thinker", opened.config)
 assert "transformers" not in sys.modules
 """

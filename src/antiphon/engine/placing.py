@@ -113,9 +113,11 @@ def _stages(units: list[Unit]) -> list[str]:
 
 
 def _weights(opened: Placed, units: list[Unit]) -> int:
-    """Bytes."""
-    shapes = _shapes(opened.family, opened.config, _stages(units))
+    """Bytes. Of all stages the files say it, and no stage's modules are imported to lay it out."""
     keeps_blocks = opened.keeps_blocks(opened.device_of(units[0]))
+    if opened.checkpoint.tensors and {*_stages(units)} == {unit.stage for unit in opened.node.placed}:
+        return opened.checkpoint.bytes_held(opened.dtype, keeps_blocks=keeps_blocks)
+    shapes = _shapes(opened.family, opened.config, _stages(units))
     quantised = [
         info
         for name in shapes
