@@ -72,6 +72,7 @@ class Reference:
     def answer(self, ids: np.ndarray, words: list[str], drawn: tuple[int, ...] = ()) -> list[int]:
         """Tokens behind the prompt, without the one that ends the text."""
         language, tokens = [word.encode() for word in words], list(drawn)
+        beginnings = {word[:end] for word in language for end in range(1, len(word) + 1)}
         text = b"".join(self._spelled[token] for token in tokens)
         while len(tokens) < MAX_TOKENS:
             with torch.no_grad():
@@ -79,7 +80,7 @@ class Reference:
             allowed = [
                 token
                 for token, spelled in enumerate(self._spelled)
-                if spelled and any(word.startswith(text + spelled) for word in language)
+                if spelled and text + spelled in beginnings
             ]
             allowed += self._stop_ids if text in language else ()
             best = max(allowed, key=lambda token: scores[token].item())
