@@ -363,8 +363,8 @@ class StageBlocks:
         assert numbers == list(range(self._slots.shape[1])), "a number is lost or doubled"
         self._check_holders(running, resting, held)
         self._names.check_integrity({*resident})
-        for block, (used, kept) in enumerate(zip(self.used, self._kept, strict=True)):
-            assert used + kept < 2 or self._names.of(block), "a block is shared though it is not full"
+        shared = [block for block in held if self.used[block] + self._kept[block] > 1]
+        assert all(self._names.of(block) for block in shared), "a block is shared though it is not full"
         for sequence in (*running, *resting):
             num_named = len(sequence.chain) if not sequence.owner else sequence.num_ready
             named = sequence.blocks[: min(num_named, len(sequence.chain))]
@@ -374,9 +374,9 @@ class StageBlocks:
         self, running: Collection[Sequence], resting: Collection[Sequence], resident: list[int]
     ) -> None:
         for holders, counts in ((running, self.used), (resting, self._kept)):
-            found = dict(Counter([block for holder in holders for block in holder.blocks]))
-            held = {block: count for block, count in enumerate(counts) if count}
-            assert found == held, "holders of a block are miscounted"
+            found = Counter([block for holder in holders for block in holder.blocks])
+            assert all(counts[block] == count for block, count in found.items()), "holders are miscounted"
+            assert len(found) == len(counts) - counts.count(0), "a block has no holder"
         assert self._num_used == len(self.used) - self.used.count(0), "used blocks are miscounted"
         only_lent = [block for block in resident if not (self.used[block] or self._kept[block])]
         found = (self._slots[:, only_lent] != ABSENT).sum(1).tolist()
