@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from antiphon import Sampling
+from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.engine_client import COMING_BACK, GONE
@@ -43,6 +44,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     short = Path(tempfile.mkdtemp(prefix="t"))  # ipc paths have room for 107 characters
     monkeypatch.setattr(tempfile, "tempdir", str(short))
     return short
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that writes only: it is there in half the time, and lives and dies as others do."""
+    return make_demo(tmp_path_factory.mktemp("writer") / "tiny", model="llama", size="tiny")
 
 
 @pytest.fixture
@@ -133,9 +140,9 @@ async def test_answers_and_leaves_nothing(engine: EngineProcess, tiny_checkpoint
 
 
 async def test_ctrl_c_while_the_process_imports_is_for_its_parent(
-    engine: EngineProcess, tiny_checkpoint: Path
+    engine: EngineProcess, writer: Path
 ) -> None:
-    task = asyncio.create_task(engine.start(Start(str(tiny_checkpoint), "x", CPU), silent))
+    task = asyncio.create_task(engine.start(Start(str(writer), "x", CPU), silent))
     await until(lambda: engine.pid, 5)
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(engine.pid, number)
@@ -155,10 +162,8 @@ async def test_a_failed_start_speaks_and_leaves_nothing(engine: EngineProcess, f
     await engine.stop()
 
 
-async def test_a_cancelled_start_leaves_nothing(
-    engine: EngineProcess, tiny_checkpoint: Path, folder: Path
-) -> None:
-    task = asyncio.create_task(engine.start(Start(str(tiny_checkpoint), "x", CPU), silent))
+async def test_a_cancelled_start_leaves_nothing(engine: EngineProcess, writer: Path, folder: Path) -> None:
+    task = asyncio.create_task(engine.start(Start(str(writer), "x", CPU), silent))
     await until(lambda: engine.pid, 5)
     pid = engine.pid
     task.cancel()
@@ -169,10 +174,10 @@ async def test_a_cancelled_start_leaves_nothing(
 
 
 async def test_a_killed_engine_ends_its_responses(
-    engine: EngineProcess, tiny_checkpoint: Path, folder: Path, caplog: pytest.LogCaptureFixture
+    engine: EngineProcess, writer: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also a broken listener does not keep the others from hearing of it, nor do broken messages kill it."""
-    await engine.start(Start(str(tiny_checkpoint), "x", CPU), silent)
+    await engine.start(Start(str(writer), "x", CPU), silent)
 
     def broken(output: Output) -> None:
         raise RuntimeError("cannot listen")
@@ -210,7 +215,7 @@ async def test_a_killed_engine_ends_its_responses(
 
 async def test_an_engine_that_hangs_is_started_again(
     engine: EngineProcess,
-    tiny_checkpoint: Path,
+    writer: Path,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -218,7 +223,7 @@ async def test_an_engine_that_hangs_is_started_again(
     """One that is idle is no such engine."""
     monkeypatch.setattr(launch, "LEAST_SILENCE_S", 0.0)
     options = EngineOptions(device="cpu", threads=1, silence_limit_s=2.5)
-    await engine.start(Start(str(tiny_checkpoint), "x", options), silent)
+    await engine.start(Start(str(writer), "x", options), silent)
     pid = engine.pid
     await asyncio.sleep(3.5)
     assert engine.alive
@@ -259,12 +264,12 @@ def test_a_silent_process_that_computes_is_given_time(monkeypatch: pytest.Monkey
 
 
 async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
-    engine: EngineProcess, tiny_checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    engine: EngineProcess, writer: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever it is. A record of the second life has a name of its own."""
     record = folder / "a.record"
     (folder / "a.record.2").write_text("of another day")
-    await engine.start(Start(str(tiny_checkpoint), "x", CPU, str(record)), silent)
+    await engine.start(Start(str(writer), "x", CPU, str(record)), silent)
     real, left = launch._Link, [OSError("no room for a folder")]
 
     def link() -> launch._Link:
@@ -292,10 +297,10 @@ def test_what_is_loaded_is_logged_once_a_start(caplog: pytest.LogCaptureFixture)
 
 
 async def test_a_later_life_has_a_record_of_its_own(
-    engine: EngineProcess, tiny_checkpoint: Path, folder: Path
+    engine: EngineProcess, writer: Path, folder: Path
 ) -> None:
     record = folder / "a.record"
-    await engine.start(Start(str(tiny_checkpoint), "x", CPU, str(record)), silent)
+    await engine.start(Start(str(writer), "x", CPU, str(record)), silent)
     before = record.read_bytes()
     os.kill(engine.pid, signal.SIGKILL)
     await until(lambda: not engine.alive, 2)
@@ -305,14 +310,14 @@ async def test_a_later_life_has_a_record_of_its_own(
 
 
 async def test_an_engine_that_dies_again_and_again_stays_away(
-    tiny_checkpoint: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    writer: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first time, the model is not there any more when it is to be loaded again."""
     monkeypatch.setattr(stage_child, "MOST_DEATHS", 2)
     told: list[str] = []
     engine = EngineProcess(lambda: told.append("died"))
     model = folder / "model"
-    shutil.copytree(tiny_checkpoint, model)
+    shutil.copytree(writer, model)
     try:
         await engine.start(Start(str(model), "x", CPU), silent)
         shutil.rmtree(model)
@@ -378,8 +383,8 @@ def serving(source: Path, until: str, *apart: str) -> Iterator[tuple[subprocess.
             server.kill()
 
 
-async def test_an_orphan_ends_before_it_is_told_to_start(tiny_checkpoint: Path, folder: Path) -> None:
-    with serving(tiny_checkpoint, "hello") as (server, pid):
+async def test_an_orphan_ends_before_it_is_told_to_start(writer: Path, folder: Path) -> None:
+    with serving(writer, "hello") as (server, pid):
         assert os.listdir(folder)
         server.kill()
         await until(lambda: not is_running(pid), 5)
@@ -395,9 +400,9 @@ async def test_an_orphan_ends_however_long_it_reads_a_file(tmp_path: Path, folde
         await until(lambda: not is_running(pid), 5)
 
 
-async def test_an_orphan_ends(tiny_checkpoint: Path, folder: Path) -> None:
+async def test_an_orphan_ends(writer: Path, folder: Path) -> None:
     """The server is killed: its engine notices and ends by itself, and nothing is left."""
-    with serving(tiny_checkpoint, "ready") as (server, pid):
+    with serving(writer, "ready") as (server, pid):
         assert is_running(pid)
         assert not os.listdir(folder)
         server.kill()
