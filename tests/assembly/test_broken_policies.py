@@ -40,7 +40,7 @@ def good_statuses(concurrency: int, duration_s: float) -> list[str]:
 )
 def test_a_broken_policy_costs_nobody_a_reply(policy: str, tmp_path: Path) -> None:
     tiered = replace(SMALL, host_kv_tokens=16384, kv_tokens=4096)
-    load = (1, 2.0) if policy == "Slow" else (3, 20.0)  # Slow sleeps in wall time
+    load = (1, 2.0) if policy == "Slow" else (3, 10.0)  # Slow sleeps in wall time
     made = voice_chat(*load, released(preset_with(tmp_path, policy), sizes=tiered))
     ends = statuses(made)
     assert ends == good_statuses(*load)
