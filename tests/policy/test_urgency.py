@@ -69,10 +69,10 @@ def test_a_waiting_request_may_go_before_rows_and_need_not_be_the_first() -> Non
 def test_among_the_buffered_kv_pressure_stands_against_exposure() -> None:
     """Eqs. 1 to 3: the one that holds more goes first, unless it is much farther ahead; the KV counts only as
     far as the stage is full."""
-    told = begun(2, 3.0, 3.2, held=[4, 40], num_blocks=50)
+    told = begun(2, 3.0, 3.2, held=[4, 40], num_blocks=50, num_free=6)
     assert chosen(stage(2, 2, **told)).order.tolist() == [1, 0]
     assert chosen(stage(2, 2, **told), beta=0.0).order.tolist() == [0, 1]
-    assert chosen(stage(2, 2, **told | {"num_blocks": 5000})).order.tolist() == [0, 1]
+    assert chosen(stage(2, 2, **told | {"num_blocks": 5000, "num_free": 4956})).order.tolist() == [0, 1]
     assert chosen(stage(2, 2, **told | {"lead_s": [3.0, 9.0]})).order.tolist() == [0, 1]
 
 
@@ -240,16 +240,24 @@ def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> Non
 
 def test_kv_in_a_full_stage_is_worth_a_lead() -> None:
     """Eq. 1 is zero at safe_s (1 + beta / alpha K R): half the blocks in a stage that is full."""
-    view = stage(2, 2, **begun(2, 2.4, 2.4, held=[32, 32]))
+    view = stage(2, 2, **begun(2, 2.4, 2.4, held=[32, 32], num_free=0))
     assert held(view, beta=1.0) == ([0, 1], pytest.approx(100.0 + 2.4 - 1.5 - 0.5))
     assert held(view, beta=2.0) == ([], None)
 
 
 def test_a_crowded_pool_is_emptied_sooner_by_holding_nobody() -> None:
-    told = begun(2, 9.0, 9.0, held=[20, 32], num_blocks=64)
+    told = begun(2, 9.0, 9.0, held=[20, 32], num_free=12)
     assert held(stage(2, 2, **told), holds_to=0.8) == ([], None)
     assert held(stage(2, 2, **told), holds_to=0.9)[0] == [0, 1]
     assert held(stage(2, 2, **told | {"num_promised": 12}), holds_to=0.9)[0] == []
+
+
+def test_blocks_that_several_requests_hold_are_in_use_once() -> None:
+    """Two prompts that begin with the same instructions; what is about to be free or merely rests is not in
+    use."""
+    told = begun(2, 9.0, 9.0, held=[40, 40], num_free=4, num_pending_free=8, num_evictable=8)
+    assert held(stage(2, 2, **told), holds_to=0.7)[0] == [0, 1]
+    assert held(stage(2, 2, **told), holds_to=0.6) == ([], None)
 
 
 def test_nothing_is_held_once_its_listener_has_heard_all_that_is_sound() -> None:
@@ -282,7 +290,7 @@ def test_rows_of_a_later_stage_are_freed_sooner_as_well() -> None:
 @pytest.mark.parametrize(
     ("told", "options", "why"),
     [
-        ({}, {"holds_to": 0.01}, "over 1% of the blocks are in use"),
+        ({"num_free": 62}, {"holds_to": 0.01}, "over 1% of the blocks are in use"),
         ({"num_free_rows": 0}, {"rows_to": 0.75}, "over 75% of the rows are in use"),
         ({"rows_behind": 0.8}, {"rows_to": 0.75}, "over 75% of the rows of a later stage are in use"),
         ({"num_free_rows": 0}, {}, "somebody waits for a row, or KV"),

@@ -221,9 +221,11 @@ class Urgency:
     # -- the paper's quantities ----------------------------------------------------------------------
 
     def _occupied(self, view: StepView) -> float:
-        """R_occ of eq. 3: of the stage's blocks, those that requests hold or are promised. What merely rests
-        makes room when it is asked to."""
-        return (int(view.held.sum()) + view.num_promised) / view.num_blocks if view.num_blocks else 0.0
+        """R_occ of eq. 3: of the stage's blocks, those that requests hold, each once however many do, or are
+        promised. What merely rests makes room when it is asked to."""
+        num_to_be_had = view.num_free + view.num_pending_free + view.num_evictable
+        num_occupied = view.num_blocks - num_to_be_had + view.num_promised
+        return num_occupied / view.num_blocks if view.num_blocks else 0.0
 
     def _relief(self, view: StepView) -> Floats:
         """U_kv (eq. 3), with the KV as a share of the stage's: [n]."""
