@@ -16,6 +16,7 @@ from antiphon.bench.plots.style import GREY, colour, page
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "evaluation" / "liveserve.md"
 THINKER, TALKER = 'waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'
+RELOADS = "antiphon_reload_seconds_total"
 BEST, SHIPPED = "the best baseline", "fcfs as shipped"
 
 
@@ -84,6 +85,20 @@ def ablation(result: dict[str, Any]) -> list[str]:
     return rows_of(f"mechanisms | {VERDICT}", [[name, *verdict(one)] for name, one in found.items()])
 
 
+def share(one: list[float]) -> str:
+    """With its interval, as percentages."""
+    middle, low, high = (100 * value for value in one)
+    return f"{middle:.0f} ({low:.0f}-{high:.0f}) %"
+
+
+def waited(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """For reloads, in all stages and turns, also those that wait under LiveServe alone."""
+    if not before.get(RELOADS):
+        return "-"
+    less = 1 - after[RELOADS] / before[RELOADS]
+    return f"{before[RELOADS]:.2f} → {after[RELOADS]:.2f}, {100 * less:.0f} % less"
+
+
 def memory(result: dict[str, Any]) -> list[str]:
     rows: list[list[str]] = []
     for name, found in result.items():
@@ -101,12 +116,13 @@ def memory(result: dict[str, Any]) -> list[str]:
                 "-" if turns is None else f"{turns['turns']:.0f}",
                 "-" if turns is None else f"{1000 * turns['base_ttft_s']:.0f} → {1000 * turns['ttft_s']:.0f}",
                 "-" if turns is None else interval(turns["ttft_ratio"]),
-                "-" if turns is None else f"{100 * turns['reload_off_the_path'][0]:.0f} %",
+                "-" if turns is None else share(turns["reload_off_the_path"]),
+                waited(before, after),
             ]
         )
     head = (
         "memory and link | text TTFT P50 (ms) | P90 (ms) | reloaded turns a run | their TTFT (ms) | "
-        "ratio (95 %) | reload off the path"
+        "ratio (95 %) | reload off the path (95 %) | all waits for reloads (s a run)"
     )
     return rows_of(head, rows)
 
@@ -152,6 +168,7 @@ def paper(result: dict[str, Any]) -> list[str]:
             f"{one['completed_rps']:.2f}",
             f"{one['rtf.p90']:.2f}",
             f"{100 * one[TALKER]:.1f} %",
+            f"{100 * one[THINKER]:.1f} %",
         ]
         for regime, systems in result.items()
         if isinstance(systems, dict)
@@ -160,7 +177,7 @@ def paper(result: dict[str, Any]) -> list[str]:
     head = (
         "regime | system | TTFP P50 (ms) | P90 (ms) | P90, ratio (95 %) | later P50 (ms) | "
         "P90 (ms) | P90, ratio (95 %) | continuity | completed (1/s) | "
-        "RTF P90 | talker unheard"
+        "RTF P90 | talker unheard | thinker unheard"
     )
     return rows_of(head, rows)
 
@@ -189,12 +206,13 @@ def beside(systems: dict[str, Any]) -> list[str]:
         both(systems, "continuity", 100),
         both(systems, "completed_rps", 1, 2),
         both(systems, TALKER, 100, 1),
+        both(systems, THINKER, 100, 1),
     ]
 
 
 BESIDE = (
     "P90 TTFP (ms) | ratio (95 %) | later P90 (ms) | ratio (95 %) | without a gap (%) | completed (1/s) | "
-    "talker unheard (%)"
+    "talker unheard (%) | thinker unheard (%)"
 )
 
 
