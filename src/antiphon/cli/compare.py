@@ -20,7 +20,7 @@ from antiphon.cli.bench import STOPPED
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, SimMachine, announce, machine_of, varied
 from antiphon.cli.options import PRESETS, Acks, AcksOption, Patience, WorkloadName
-from antiphon.cli.shared import console, fail, given_options
+from antiphon.cli.shared import PAGE_COLUMNS, console, fail, given_options, say
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from antiphon.sim.run import Setup
     from antiphon.workload.spec import Workload
 
-PAGE_COLUMNS = 130
-"""Width of the table where it does not go to a terminal."""
 RESULT_FILE = "comparison.json"
 TARGET = re.compile(r"\s*(?:([\w.-]+)=)?(\S+)\s*(.*)", re.DOTALL)
 """A name, a preset, and options."""
@@ -214,7 +212,7 @@ async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
     launch = Launch(asked.model, words_of(wire.serve), out / "servers")
     stop_on_signals()
-    async with Servers(launch if asked.model else None, keep=not wire.one_at_a_time, say=_say) as servers:
+    async with Servers(launch if asked.model else None, keep=not wire.one_at_a_time, say=say) as servers:
         return await _run_all(plan, servers, runner, out, resume)
 
 
@@ -225,7 +223,7 @@ async def _run_all(plan: Plan, servers: Reachable, runner: Runner, out: Path, re
 
     for warning in plan.warnings:
         console.print(f"[bold yellow]warning:[/] {escape(warning)}", soft_wrap=True)
-    return await compared(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=_say)
+    return await compared(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=say)
 
 
 def words_of(options: str) -> tuple[str, ...]:
@@ -234,10 +232,6 @@ def words_of(options: str) -> tuple[str, ...]:
         return tuple(shlex.split(options))
     except ValueError as error:
         raise ConfigError(f"options {options!r}: {error}") from None
-
-
-def _say(words: str) -> None:
-    console.print(escape(words), soft_wrap=True)
 
 
 def _report(found: Comparison, out: Path, everything: bool, as_json: bool) -> None:
@@ -255,5 +249,5 @@ def _report(found: Comparison, out: Path, everything: bool, as_json: bool) -> No
             if table.row_count:
                 Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(table)
             else:
-                _say(f"{each.b} against {each.a}: no seed was measured on both")
+                say(f"{each.b} against {each.a}: no seed was measured on both")
     console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)

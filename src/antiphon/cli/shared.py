@@ -17,6 +17,9 @@ from rich.text import Text
 
 console = Console(stderr=True, highlight=False)
 
+PAGE_COLUMNS = 130
+"""Width of a table that does not go to a terminal."""
+
 
 class Amount(DownloadColumn):
     """Bytes while weights are read, numbers of what is rehearsed or compiled."""
@@ -82,6 +85,10 @@ def given_options(context: typer.Context) -> frozenset[str]:
 
 def split(values: str) -> tuple[str, ...]:
     return tuple(value.strip() for value in values.split(",") if value.strip())
+
+
+def say(words: str) -> None:
+    console.print(escape(words), soft_wrap=True)
 
 
 def fail(error: Exception) -> NoReturn:

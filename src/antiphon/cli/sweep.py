@@ -23,14 +23,13 @@ from antiphon.cli.options import (
     WorkloadName,
     finite,
 )
-from antiphon.cli.shared import console, fail, split
+from antiphon.cli.shared import PAGE_COLUMNS, console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
     from antiphon.bench.sweep import Load, Point
 
 RESULT_FILE = "sweep.json"
-PAGE_COLUMNS = 130
 
 
 def sweep(

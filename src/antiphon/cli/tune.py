@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from antiphon.cli.compare import PAGE_COLUMNS, Asked, WireOptions, refuse_idle, stopped_or_failed, words_of
+from antiphon.cli.compare import Asked, WireOptions, refuse_idle, stopped_or_failed, words_of
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, announce, machine_of
 from antiphon.cli.options import PRESETS, Patience, WorkloadName
-from antiphon.cli.shared import console, split
+from antiphon.cli.shared import PAGE_COLUMNS, console, say, split
 from antiphon.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -198,11 +197,11 @@ def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> tuple[S
 
     if not asked.model:
         raise ConfigError("--live serves the presets that are tried: --model says what checkpoint with")
-    facts = checkpoint_facts(asked.model, _say)
+    facts = checkpoint_facts(asked.model, say)
     _check_stages(sweep, [stage for stage in facts.graph.reply_stages if stage in facts.stages])
     pace = Pace(patience_s=asked.patience_s)
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
-    servers = Servers(Launch(asked.model, words_of(wire.serve), out / "servers"), keep=False, say=_say)
+    servers = Servers(Launch(asked.model, words_of(wire.serve), out / "servers"), keep=False, say=say)
     plan = _plan(asked, sweep, {"serve": wire.serve, "acks": wire.acks.value})
     plays = Plays(plan, servers, runner, f"served: {asked.model} {wire.serve}".strip())
     return replace(sweep, graph=facts.graph.family, is_live=True), plays
@@ -217,16 +216,12 @@ async def _tuned(plays: Plays, sweep: Sweep, out: Path, resume: bool) -> Tuned:
     prepare(plays.plan, out, resume)
     presets = out / "presets"
     presets.mkdir(exist_ok=True)
-    work = Work(plays.servers, plays.runner, figures_of, plays.plan, out, _say)
+    work = Work(plays.servers, plays.runner, figures_of, plays.plan, out, say)
     if not isinstance(plays.servers, Servers):
         return await tuned(sweep, work, presets)
     stop_on_signals()
     async with plays.servers:
         return await tuned(sweep, work, presets)
-
-
-def _say(words: str) -> None:
-    console.print(escape(words), soft_wrap=True)
 
 
 def _report(found: Tuned, out: Path, where: str, asked: Asked) -> None:
