@@ -10,6 +10,7 @@ from rich.live import Live
 
 from antiphon.core.counted import counted
 from antiphon.core.playback import Playback
+from antiphon.metrics.continuity import GAP_S
 from antiphon.metrics.log import (
     AudioDelta,
     ErrorSeen,
@@ -24,8 +25,6 @@ from antiphon.metrics.log import (
 )
 
 PLAIN_EVERY_S = 10.0
-GAP_S = 0.1
-"""Shorter silences are not shown."""
 
 
 class Progress:

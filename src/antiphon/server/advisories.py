@@ -6,15 +6,12 @@ from fastapi import APIRouter, Request, Response
 
 from antiphon.core.errors import ProtocolError, SessionGone, Throttled
 from antiphon.server.admission import check_key
-from antiphon.server.bodies import read_body, typed
+from antiphon.server.bodies import MAX_NOTE_BYTES, read_body, typed
 from antiphon.server.http import Admitted, json_answer
-from antiphon.server.openapi import answers, json_body
+from antiphon.server.openapi import STATUSES, answers, json_body
 from antiphon.server.realtime import ADVISORY_WAIT_S
 from antiphon.wire.advisories import AdvisoryAnswer, AdvisoryRequest, pending, told
 from antiphon.wire.errors import shown
-
-MAX_BODY_BYTES = 4096
-ERRORS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 
 router = APIRouter()
 
@@ -24,10 +21,10 @@ router = APIRouter()
     summary="Say that a session's next turn is coming",
     openapi_extra=json_body(AdvisoryRequest),
     status_code=202,
-    responses=answers(AdvisoryAnswer, errors=ERRORS, status=202),
+    responses=answers(AdvisoryAnswer, errors=tuple(STATUSES), status=202),
 )
 async def advisories(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings, MAX_BODY_BYTES)
+    body = await read_body(request, serving.settings, MAX_NOTE_BYTES)
     asked = await typed(body, AdvisoryRequest)
     session = serving.sessions.get(asked.session_id)
     if session is None or serving.key_of(asked.session_id) != check_key(request, serving.settings.api_keys):

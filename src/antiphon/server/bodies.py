@@ -21,6 +21,8 @@ T = TypeVar("T")
 MAX_FIELDS = 32
 MAX_TEXT_BODY_BYTES = 16 * MIB
 """Of JSON that carries no media."""
+MAX_NOTE_BYTES = 4096
+"""Of a few words about what is open already."""
 LONG_BODY_BYTES = 32 << 10
 """A body that is longer is parsed beside the event loop."""
 

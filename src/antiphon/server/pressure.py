@@ -5,13 +5,12 @@ at which audio is made. A reply that is paced on purpose is made as fast as it i
 an engine too slow for its load leads fall towards 0.
 
 A reply counts from GRACE_S after its first audio on, or from a gap of GAP_S. Its lead is least just before
-more audio comes. A reply
-that is made as fast as possible, at r seconds a second of audio, has by then GRACE_S * (1 / r - 1) and its
-first chunk: 0.6 s where r is 0.4 to 0.5, by the length of the chunks. So with a bound of 0.6 s an engine
-refuses newcomers once half of its speed is used. It needs the other half: people are let in before they
-speak, and several of them before the first shows that they are too many. For the same reason the worst of
-the last HOLD_S counts: people who listen or think now will speak again. Once a session is closed its leads
-are forgotten: its listener has gone.
+more audio comes. A reply that is made as fast as possible, at r seconds a second of audio, has by then
+GRACE_S * (1 / r - 1) and its first chunk: 0.6 s where r is 0.4 to 0.5, by the length of the chunks. So with a
+bound of 0.6 s an engine refuses newcomers once half of its speed is used. It needs the other half: people are
+let in before they speak, and several of them before the first shows that they are too many. For the same
+reason the worst of the last HOLD_S counts: people who listen or think now will speak again. Once a session is
+closed its leads are forgotten: its listener has gone.
 
 A reply that has put out nothing yet counts as if it had FIRST_OUTPUT_S of audio from its request on: its
 listener hears silence too. The clock alone says what was played. True reports of clients could only raise a
@@ -25,11 +24,10 @@ from collections.abc import Callable
 from math import inf
 
 from antiphon.core.playback import Playback
+from antiphon.metrics.continuity import GAP_S
 
 GRACE_S = 0.5
 """First chunks are small on purpose."""
-GAP_S = 0.1
-"""The shortest silence that a listener notices."""
 FIRST_OUTPUT_S = 5.0
 HOLD_S = 15.0
 BUCKET_S = 0.25

@@ -7,14 +7,11 @@ from fastapi import APIRouter, Request, Response
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import PlaybackReported
 from antiphon.server.admission import check_key
-from antiphon.server.bodies import read_body, typed
+from antiphon.server.bodies import MAX_NOTE_BYTES, read_body, typed
 from antiphon.server.http import Admitted, json_answer
-from antiphon.server.openapi import answers, json_body
+from antiphon.server.openapi import STATUSES, answers, json_body
 from antiphon.wire.errors import shown
 from antiphon.wire.reading import ReadingAnswer, ReadingReport
-
-MAX_BODY_BYTES = 4096
-ERRORS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 
 router = APIRouter()
 
@@ -23,10 +20,10 @@ router = APIRouter()
     "/v1/reading",
     summary="Say how far a streamed text has been read",
     openapi_extra=json_body(ReadingReport),
-    responses=answers(ReadingAnswer, errors=ERRORS),
+    responses=answers(ReadingAnswer, errors=tuple(STATUSES)),
 )
 async def reading(request: Request, serving: Admitted) -> Response:
-    body = await read_body(request, serving.settings, MAX_BODY_BYTES)
+    body = await read_body(request, serving.settings, MAX_NOTE_BYTES)
     report = await typed(body, ReadingReport)
     key = check_key(request, serving.settings.api_keys)
     stream = serving.readers.get(report.completion_id)
