@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from antiphon.checkpoint.demo_weights import INDEX_FILE
 from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint
+from antiphon.checkpoint.weights_out import INDEX_FILE
 from antiphon.core.errors import CheckpointError
 
 NORM = "thinker.model.norm.weight"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
 
-from antiphon.checkpoint.demo_weights import PLAIN_STD, SINGLE_FILE, generator_for
+from antiphon.checkpoint.demo_weights import PLAIN_STD, generator_for
+from antiphon.checkpoint.weights_out import save
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -125,7 +125,7 @@ def write_tensors(shapes: Iterable[Shape], seed: int, directory: Path, *, is_tie
     tensors = {name: _tensor(name, shape, seed) for name, shape in shapes}
     if is_tied:
         tensors["model.embed_tokens.weight"] *= TIED_SCALE
-    save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
+    save(tensors, directory)
 
 
 def text_shapes(config: dict[str, Any]) -> Iterator[Shape]:

@@ -12,9 +12,10 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from antiphon.checkpoint.demo_vocoder import fill_vocoder
+from antiphon.checkpoint.weights_out import INDEX_FILE, save
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,6 @@ PLAIN_STD = 0.08
 EMBEDDING_STD = 0.3
 DTYPES = "float32", "bfloat16"
 """In which weights may be stored; they are made in the first."""
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 
 _OURS_TO_RELEASED = (
     ("thinker.model.language_model.", "thinker.model."),
@@ -72,12 +71,12 @@ def write_weights(model: Any, directory: Path, shard_bytes: int) -> None:
     """Write safetensors under released names: one file, or shards of at most `shard_bytes` with an index."""
     shards = _split(dict(released_tensors(model)), shard_bytes)
     if len(shards) == 1:
-        _write_file(shards[0], directory / SINGLE_FILE)
+        save(shards[0], directory)
         return
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file_name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        _write_file(shard, directory / file_name)
+        save(shard, directory, file_name)
         weight_map |= dict.fromkeys(shard, file_name)
     total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
@@ -91,18 +90,13 @@ def store_as(directory: Path, dtype: str) -> None:
     for path in directory.glob("*.safetensors"):
         stored = {name: tensor.to(getattr(torch, dtype)) for name, tensor in load_file(path).items()}
         total += sum(tensor.nbytes for tensor in stored.values())
-        _write_file(stored, path)
+        save(stored, directory, path.name)
     index, config = directory / INDEX_FILE, directory / "config.json"
     if index.exists():
         told = json.loads(index.read_text(encoding="utf-8")) | {"metadata": {"total_size": total}}
         index.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     text = config.read_text(encoding="utf-8")
     config.write_text(text.replace(f'"dtype": "{DTYPES[0]}"', f'"dtype": "{dtype}"'), encoding="utf-8")
-
-
-def _write_file(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    save_file(tensors, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors leaves it unreadable for others, unlike every file beside it
 
 
 def released_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -22,6 +22,7 @@ from antiphon.checkpoint.parts import MODEL_TYPE, find_parts, parts_of, whole_co
 from antiphon.checkpoint.quantisation import ORDER, READ, SCALE, UNREAD, ZERO_POINT, check_scheme, in_blocks
 from antiphon.checkpoint.side_files import check_side_files, read_json, read_optional_json
 from antiphon.checkpoint.source import find_directory
+from antiphon.checkpoint.weights_out import INDEX_FILE, SINGLE_FILE
 from antiphon.core.errors import CheckpointError
 from antiphon.core.model_source import SETTINGS, WRITER, parts_in, settings_in, source_of
 from antiphon.core.quantised import PANEL, Quantised
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 WEIGHT_NORM = {
     ".weight_g": ".parametrizations.weight.original0",
