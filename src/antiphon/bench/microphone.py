@@ -9,8 +9,8 @@ from collections import deque
 from antiphon.bench.voice import silence
 from antiphon.bench.wire_client import ConnectionLost, WireClient, append_frame
 from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ
+from antiphon.people.acts import FRAME_S
 
-FRAME_S = 0.04
 FRAME_BYTES = round(FRAME_S * WIRE_SAMPLE_RATE_HZ) * PCM16_BYTES
 BYTES_PER_S = WIRE_SAMPLE_RATE_HZ * PCM16_BYTES
 SILENT_FRAME = append_frame(silence(FRAME_S))

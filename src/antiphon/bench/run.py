@@ -28,18 +28,14 @@ from antiphon.metrics.log import (
     SessionEnded,
     SessionQueued,
     SessionRefused,
-    SessionStarted,
 )
 from antiphon.people.downlink import GaveUp
+from antiphon.people.seat import PLACE_S, RETRY_S, session_started
 from antiphon.workload.script import PersonScript, Script
 
 logger = logging.getLogger("antiphon.bench")
 
 SAMPLE_S = 1.0
-PLACE_S = 0.02
-"""Between the first sessions of a closed loop: handshakes all at once would hold up each other."""
-RETRY_S = 1.0
-"""Until a refused person of a closed loop comes again, where the server does not say."""
 BUSY_STATUSES = frozenset((429, 503))
 
 
@@ -187,18 +183,7 @@ class _Run:
         received: asyncio.Event | None = None,
     ) -> bool:
         """One session from its start to its end, whatever kind of end. True if all of it was played."""
-        is_person = isinstance(script, PersonScript)
-        self._log.write(
-            SessionStarted(
-                t_s=self._log.now_s(),
-                session=script.name,
-                kind="person" if is_person else "job",
-                tier="latency" if is_person else script.tier,
-                arrival_s=arrival_s,
-                waited_s=waited_s,
-                reading_tokens_per_s=script.reading_tokens_per_s if is_person else None,
-            )
-        )
+        self._log.write(session_started(script, self._log.now_s(), arrival_s, waited_s))
         try:
             client = await self._connect(script.name, may_retry=arrival_s is None)
             reason, message = await self._play(script, client, received) if client else ("", "")

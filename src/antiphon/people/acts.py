@@ -33,6 +33,10 @@ class Stretch(NamedTuple):
     names: tuple[str, ...]
 
 
+FRAME_S = 0.04
+"""A microphone sends audio in frames of this length."""
+
+
 class Say(NamedTuple):
     """Speak into the microphone. The generator resumes when the last of it was spoken."""
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from antiphon.core.facts import Fact
 from antiphon.core.units import PCM16_BYTES, WIRE_SAMPLE_RATE_HZ
 from antiphon.people.acks import acknowledge
-from antiphon.people.acts import Doing, Say, Send, Wait
+from antiphon.people.acts import FRAME_S, Doing, Say, Send, Wait
 from antiphon.people.downlink import Downlink
 from antiphon.people.job import Job
 from antiphon.people.person import Person
@@ -21,9 +21,6 @@ from antiphon.sim.process import Process, Waiting
 from antiphon.sim.sessions import ServerSession, clip_urls, picture_url
 from antiphon.wire.readers import ReaderRates
 from antiphon.workload.script import PersonScript, Script
-
-FRAME_S = 0.04
-"""A microphone sends audio in frames of this length, as `bench.microphone` does."""
 
 
 class Client:

@@ -24,10 +24,10 @@ from antiphon.metrics.log import (
     ServerSampled,
     SessionEnded,
     SessionQueued,
-    SessionStarted,
 )
 from antiphon.people.acts import Wait
 from antiphon.people.downlink import GaveUp
+from antiphon.people.seat import PLACE_S, RETRY_S, session_started
 from antiphon.sim.client import Client
 from antiphon.sim.costs import CostModel
 from antiphon.sim.devices import Devices
@@ -42,14 +42,10 @@ from antiphon.sim.prompter import SimPrompter
 from antiphon.sim.reading import Ears, ReadingVoice, Transcriber
 from antiphon.sim.suited import check_suited
 from antiphon.workload.draw import draw
-from antiphon.workload.script import PersonScript, Script
+from antiphon.workload.script import Script
 from antiphon.workload.spec import Workload
 
 SAMPLE_S = 1.0
-PLACE_S = 0.02
-"""Between the first sessions of a closed loop."""
-RETRY_S = 1.0
-"""Until the place of somebody who gave up is taken by the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,18 +208,7 @@ class Simulation:
     ) -> None:
         """One session from its start to its end. It leaves its place once: at the end or, where that frees
         places, when all has come."""
-        is_person = isinstance(script, PersonScript)
-        self.log.write(
-            SessionStarted(
-                t_s=self.log.now_s(),
-                session=script.name,
-                kind="person" if is_person else "job",
-                tier="latency" if is_person else script.tier,
-                arrival_s=arrival_s,
-                waited_s=waited_s,
-                reading_tokens_per_s=script.reading_tokens_per_s if is_person else None,
-            )
-        )
+        self.log.write(session_started(script, self.log.now_s(), arrival_s, waited_s))
         leave = _once(leave_place)
         process = self._playing[script.name] = Process(self.agenda, leave)
         pause_s = RETRY_S if arrival_s is None else 0.0
