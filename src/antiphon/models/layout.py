@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from antiphon.core.errors import CheckpointError
 from antiphon.core.quantised import Quantised, joined
@@ -33,6 +33,8 @@ ROWS_AT_ONCE = 4096
 """Of a quantised weight that are dequantised."""
 
 Region = tuple[int | slice, ...]
+
+S = TypeVar("S")
 
 
 class Source(NamedTuple):
@@ -234,3 +236,16 @@ def moe_layout(layout: Layout, own: str, theirs: str, config: DecoderConfig) -> 
     if config.shared_expert_size:
         mlp_layout(layout, own + "shared_", theirs + "shared_expert.", hidden, config.shared_expert_size)
         layout.whole(own + "shared_gate", theirs + "shared_expert_gate.weight", 1, hidden)
+
+
+def module_layout(layout: Layout, own: str, theirs: str, module: nn.Module) -> None:
+    """A module of transformers': its own state dict is the layout."""
+    for name, tensor in module.state_dict().items():
+        layout.whole(own + name, theirs + name, *tensor.shape)
+
+
+def speech_of(speech: S | None) -> S:
+    """A checkpoint's own, of a stage that speaks. Raises CheckpointError where it has none."""
+    if speech is None:
+        raise CheckpointError("this checkpoint has no talker: it writes text only")
+    return speech

@@ -29,6 +29,7 @@ logger = logging.getLogger("antiphon.models")
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _CONTENT_BIT = np.uint64(1 << 61)
+_REQUEST_SEED = 1 << 63
 
 
 class MediaPlaces(Protocol):
@@ -343,6 +344,11 @@ def prompt_keys(ids: Ints, spans: Sequence[Span]) -> Ints:
     for span in spans:
         keys[span.start : span.start + span.length] = mixed(span.key, np.arange(span.length))
     return keys
+
+
+def keys_of_request(request: int, num: int) -> Ints:
+    """Of positions whose content depends on the voice and on the reply: no other request matches them."""
+    return mixed(_REQUEST_SEED + request, np.arange(num))
 
 
 def mixed(seed: int, values: Ints) -> Ints:

@@ -14,6 +14,7 @@ from antiphon.latency.shapes import ModelShape
 from antiphon.models.decoder_stage import Thinker
 from antiphon.models.family import Family
 from antiphon.models.geometry import Json
+from antiphon.models.layout import speech_of
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen2_5_omni.audio import AudioFeatures
 from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS, Qwen25OmniConfig
@@ -22,7 +23,7 @@ from antiphon.models.qwen2_5_omni.prompt import load_prompter
 from antiphon.models.qwen2_5_omni.shape import read_shape
 from antiphon.models.qwen2_5_omni.stages import SpeechStage
 from antiphon.models.qwen2_5_omni.voices import load_voices
-from antiphon.models.qwen2_5_omni.weights import LAYOUTS, speech_of
+from antiphon.models.qwen2_5_omni.weights import LAYOUTS
 from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
 from antiphon.models.qwen3_omni.stages import Scale
 
@@ -63,10 +64,10 @@ class Qwen25Omni(Family):
         if stage == "talker":
             from antiphon.models.qwen2_5_omni.talker import Talker
 
-            return Talker(speech_of(config), params)
+            return Talker(speech_of(config.speech), params)
         from antiphon.models.qwen2_5_omni.token2wav import Token2Wav
 
-        return Token2Wav(speech_of(config), params)
+        return Token2Wav(speech_of(config.speech), params)
 
     def adapt(self, stage: str, module: Any, config: Qwen25OmniConfig, checkpoint: Path) -> Any:
         if stage == "encoders":

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.facts import StagePrompt
-from antiphon.models.prompt import Prompter, mixed
+from antiphon.models.prompt import Prompter, keys_of_request
 from antiphon.models.qwen2_5_omni.audio import AudioFeatures
 from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS, TALKER_HEADER, Qwen25OmniConfig
 from antiphon.models.qwen3_omni.media_spans import MediaSpans
 from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
-
-_REQUEST_SEED = 1 << 63
 
 
 class Places(MediaSpans):
@@ -53,10 +51,9 @@ def talker_prompt(thinker: StagePrompt, request: int) -> StagePrompt:
     """
     length = len(thinker.token_ids)
     header = np.zeros(TALKER_HEADER, np.int64)
-    keys = mixed(_REQUEST_SEED + request, np.arange(TALKER_HEADER))
     return StagePrompt(
         np.concatenate([thinker.token_ids, header]),
-        np.concatenate([thinker.keys, keys]),
+        np.concatenate([thinker.keys, keys_of_request(request, TALKER_HEADER)]),
         thinker.spans,
         length,
         np.arange(length + 1),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
-from antiphon.core.errors import CheckpointError
-from antiphon.models.layout import Layout, decoder_layout
-from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig, SpeechConfig
+from antiphon.models.layout import Layout, decoder_layout, module_layout, speech_of
+from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig
 
 
 def thinker_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
@@ -22,7 +20,7 @@ def thinker_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
 
 def talker_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
     """It shows text by the thinker's embedding, so that is loaded too."""
-    speech = speech_of(config)
+    speech = speech_of(config.speech)
     wide, narrow = speech.embedding_size, speech.talker.hidden_size
     layout.whole("text_table", "thinker.model.embed_tokens.weight", config.thinker_vocab, wide)
     layout.whole("codes_table", "talker.model.embed_tokens.weight", speech.talker_vocab, wide)
@@ -36,29 +34,17 @@ def encoders_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
     from antiphon.models.qwen2_5_omni.encoders import audio_tower, vision_tower
 
     with torch.device("meta"):
-        modules_layout(layout, "audio.", "thinker.audio_tower.", audio_tower(config.audio))
-        modules_layout(layout, "vision.", "thinker.visual.", vision_tower(config.vision))
+        module_layout(layout, "audio.", "thinker.audio_tower.", audio_tower(config.audio))
+        module_layout(layout, "vision.", "thinker.visual.", vision_tower(config.vision))
 
 
 def token2wav_layout(layout: Layout, config: Qwen25OmniConfig) -> None:
     from antiphon.models.qwen2_5_omni.token2wav import bigvgan, dit
 
-    speech = speech_of(config)
+    speech = speech_of(config.speech)
     with torch.device("meta"):
-        modules_layout(layout, "dit.", "token2wav.code2wav_dit_model.", dit(speech.dit))
-        modules_layout(layout, "bigvgan.", "token2wav.code2wav_bigvgan_model.", bigvgan(speech.bigvgan))
-
-
-def modules_layout(layout: Layout, own: str, theirs: str, module: nn.Module) -> None:
-    """transformers' modules: their own state dict is the layout."""
-    for name, tensor in module.state_dict().items():
-        layout.whole(own + name, theirs + name, *tensor.shape)
-
-
-def speech_of(config: Qwen25OmniConfig) -> SpeechConfig:
-    if config.speech is None:
-        raise CheckpointError("this checkpoint has no talker: it writes text only")
-    return config.speech
+        module_layout(layout, "dit.", "token2wav.code2wav_dit_model.", dit(speech.dit))
+        module_layout(layout, "bigvgan.", "token2wav.code2wav_bigvgan_model.", bigvgan(speech.bigvgan))
 
 
 LAYOUTS: dict[str, Callable[[Layout, Qwen25OmniConfig], None]] = {

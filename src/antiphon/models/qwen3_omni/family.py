@@ -14,6 +14,7 @@ from antiphon.latency.shapes import ModelShape
 from antiphon.models.decoder_stage import DecoderStage, Thinker
 from antiphon.models.family import Family
 from antiphon.models.geometry import Json
+from antiphon.models.layout import speech_of
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry
@@ -21,7 +22,7 @@ from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.qwen3_omni.shape import read_shape
 from antiphon.models.qwen3_omni.shards import load_shard, shard_config, shard_layout
 from antiphon.models.qwen3_omni.stages import Scale, SpeechStage
-from antiphon.models.qwen3_omni.weights import LAYOUTS, speech_of
+from antiphon.models.qwen3_omni.weights import LAYOUTS
 from antiphon.nn.shard import Shard
 from antiphon.nn.stage_source import Pairs, Place, StageSource
 
@@ -61,10 +62,10 @@ class Qwen3Omni(Family):
         if stage == "talker":
             from antiphon.models.qwen3_omni.talker import Talker
 
-            return Talker(speech_of(config), params)
+            return Talker(speech_of(config.speech), params)
         from antiphon.models.qwen3_omni.vocoder import Vocoder
 
-        return Vocoder(speech_of(config).vocoder, params)
+        return Vocoder(speech_of(config.speech).vocoder, params)
 
     def adapt(self, stage: str, module: Any, config: Qwen3OmniConfig, checkpoint: Path) -> Any:
         if stage == "encoders":

@@ -13,13 +13,11 @@ import numpy as np
 
 from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
-from antiphon.models.prompt import Prompter, mixed
+from antiphon.models.prompt import Prompter, keys_of_request, mixed
 from antiphon.models.qwen3_omni.config import TALKER_HEADER, Qwen3OmniConfig, TokenIds
 from antiphon.models.qwen3_omni.media_spans import MediaSpans
 from antiphon.models.qwen3_omni.talker_prompt import talker_header, user_positions
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
-
-_REQUEST_SEED = 1 << 63
 
 
 def load_prompter(path: Path, config: Mapping[str, Any], max_prompt_tokens: int) -> Prompter:
@@ -44,9 +42,7 @@ def talker_prompt(thinker: StagePrompt, request: int, tokens: TokenIds) -> Stage
         msgspec.structs.replace(span, start=start) for span, start in zip(thinker.spans, starts, strict=True)
     )
     gather = [np.arange(span.start, span.start + span.length) for span in thinker.spans]
-    # What stands there depends on the voice and on the reply, so no other request may match these.
-    header_keys = mixed(_REQUEST_SEED + request, np.arange(TALKER_HEADER))
-    keys = np.concatenate([talker_keys(thinker)[kept], header_keys])
+    keys = np.concatenate([talker_keys(thinker)[kept], keys_of_request(request, TALKER_HEADER)])
     return StagePrompt(ids, keys, spans, len(kept), np.concatenate([NO_INTS, *gather]))
 
 

@@ -13,9 +13,8 @@ import torch
 from antiphon.models.decoder import Decoder
 from antiphon.models.decoder_stage import DecoderStage
 from antiphon.models.family import Family
-from antiphon.models.layout import Layout
+from antiphon.models.layout import Layout, speech_of
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.weights import speech_of
 from antiphon.models.sharding import cut, divide_rows, keep_params, shard_decoder
 from antiphon.nn.shard import Shard
 from antiphon.nn.stage_source import Place, StageSource
@@ -28,7 +27,7 @@ def shard_config(stage: str, config: Qwen3OmniConfig, ranks: int) -> Qwen3OmniCo
     """The config of one rank's part of a stage; raises ConfigError."""
     if stage == "thinker":
         return replace(config, thinker=shard_decoder(config.thinker, ranks))
-    speech = speech_of(config)
+    speech = speech_of(config.speech)
     return replace(config, speech=replace(speech, talker=shard_decoder(speech.talker, ranks)))
 
 
@@ -50,7 +49,7 @@ def load_shard(family: Family, source: StageSource, place: Place, shard: Shard) 
         if shard.rank == 0:
             model = family.build(stage, ours, params)
         else:
-            sizes = ours.thinker if stage == "thinker" else speech_of(ours).talker
+            sizes = ours.thinker if stage == "thinker" else speech_of(ours.speech).talker
             model = DecoderStage(Decoder(sizes, params, head=params["head"]))
     for layer in model.decoder.layers:
         layer.total = shard.total

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from antiphon.core.errors import CheckpointError
-from antiphon.models.layout import Layout, decoder_layout, mlp_layout
+from antiphon.models.layout import Layout, decoder_layout, mlp_layout, module_layout, speech_of
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, SpeechConfig, VocoderConfig
 
 
@@ -16,13 +15,8 @@ def encoders_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
     from antiphon.models.qwen3_omni.encoders import audio_tower, vision_tower
 
     with torch.device("meta"):
-        towers = (
-            ("audio.", "thinker.audio_tower.", audio_tower(config.audio)),
-            ("vision.", "thinker.visual.", vision_tower(config.vision)),
-        )
-    for own, theirs, tower in towers:
-        for name, tensor in tower.state_dict().items():
-            layout.whole(own + name, theirs + name, *tensor.shape)
+        module_layout(layout, "audio.", "thinker.audio_tower.", audio_tower(config.audio))
+        module_layout(layout, "vision.", "thinker.visual.", vision_tower(config.vision))
 
 
 def thinker_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
@@ -34,7 +28,7 @@ def thinker_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
 
 def talker_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
     """The talker with its code predictor; it needs the thinker's embedding too."""
-    speech, wide = speech_of(config), config.thinker.hidden_size
+    speech, wide = speech_of(config.speech), config.thinker.hidden_size
     narrow, inner = speech.talker.hidden_size, speech.talker.intermediate_size
     layout.whole("thinker_embedding", "thinker.model.embed_tokens.weight", config.thinker_vocab, wide)
     for projection in ("text_projection", "hidden_projection"):
@@ -61,7 +55,7 @@ def predictor_layout(layout: Layout, speech: SpeechConfig) -> None:
 
 
 def vocoder_layout(layout: Layout, config: Qwen3OmniConfig) -> None:
-    vocoder = speech_of(config).vocoder
+    vocoder = speech_of(config.speech).vocoder
     rows = vocoder.codebook_size * vocoder.num_codebooks
     layout.whole("code_embedding", "code2wav.code_embedding.weight", rows, vocoder.hidden_size)
     for i in range(vocoder.num_layers):
@@ -132,12 +126,6 @@ def convnext(name: str, width: int) -> Shapes:
     yield name + "pwconv2.weight", (width, 4 * width)
     yield name + "pwconv2.bias", (width,)
     yield name + "gamma", (width,)
-
-
-def speech_of(config: Qwen3OmniConfig) -> SpeechConfig:
-    if config.speech is None:
-        raise CheckpointError("this checkpoint has no talker: it writes text only")
-    return config.speech
 
 
 LAYOUTS: dict[str, Callable[[Layout, Qwen3OmniConfig], None]] = {
