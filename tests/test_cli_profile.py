@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.assembly.footprint import Load, parts
+from antiphon.assembly.footprint import UnitSizes, parts
 from antiphon.checkpoint.demo import make_demo
 from antiphon.cli import app
 from antiphon.cli.deployments import checkpoint_facts
@@ -114,7 +114,7 @@ def test_a_voice_that_reads_has_no_datasheet_and_is_told_what_to_do(cascade_chec
 def test_doctor_knows_all_stages_of_a_cascade(cascade_checkpoint: Path) -> None:
     facts = checkpoint_facts(str(cascade_checkpoint), lambda text: None)
     assert facts.stages == ("ears", "transcriber", "thinker", "voice")
-    load = Load(max_rows=2, kv_tokens=64, step_tokens=64, chunk=1, image_pixels=1)
+    load = UnitSizes(max_rows=2, kv_tokens=64, step_tokens=64, chunk=1, image_pixels=1)
     assert {*parts(facts, "ears", "float32", load)} == {"weights", "work space"}
     voice = parts(facts, "voice", "bfloat16", load)
     assert voice["weights"] == 4 * facts.parameters["voice"] > 0

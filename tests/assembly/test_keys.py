@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.assembly.deployment import Deployment, Limits
+from antiphon.assembly.deployment import Deployment, DeploymentLimits
 from antiphon.assembly.keys import find_key, keys, model_at
 from antiphon.core.errors import ConfigError
 
@@ -66,7 +66,7 @@ def test_a_wrong_key_is_told_the_nearest(path: str, said: str) -> None:
 
 def test_which_keys_belong_at_a_place() -> None:
     assert model_at(("limits",)) is Deployment
-    assert model_at(("limits", "max_sessions")) is Limits
+    assert model_at(("limits", "max_sessions")) is DeploymentLimits
     assert model_at(("nothing", "at", "all")) is None
     stage = model_at(("stages", "talker", "max_rows"))
     assert stage is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly.deployment import Deployment, Edge, Sizes
+from antiphon.assembly.deployment import Deployment, Edge, StageSizes
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.footprint import GIB, parts
 from antiphon.assembly.links import peers_of
@@ -324,7 +324,7 @@ def test_more_memory_than_there_is(tmp_path: Path, device: dict[str, Any], key: 
 
 def test_the_file_and_the_engine_name_the_same() -> None:
     assert set(Edge.model_fields["connector"].annotation.__args__[0].__args__) == set(CONNECTORS)  # pyright: ignore
-    assert set(Sizes.model_fields) < set(EngineOptions.__struct_fields__)
+    assert set(StageSizes.model_fields) < set(EngineOptions.__struct_fields__)
     assert Deployment().limits.session.model_dump() == {
         name: getattr(Limits(), name) for name in Limits.__dataclass_fields__
     }
@@ -339,9 +339,9 @@ def test_a_codec_runs_in_fp32(tmp_path: Path) -> None:
 
 
 def _load():
-    from antiphon.assembly.footprint import Load
+    from antiphon.assembly.footprint import UnitSizes
 
-    return Load(max_rows=4, kv_tokens=0, step_tokens=64, chunk=4, image_pixels=1_000_000)
+    return UnitSizes(max_rows=4, kv_tokens=0, step_tokens=64, chunk=4, image_pixels=1_000_000)
 
 
 def test_how_long_a_conversation_gets() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from antiphon.bench import target
 from antiphon.bench.logfile import LogWriter, read
-from antiphon.bench.progress import Progress
+from antiphon.bench.progress import RunProgress
 from antiphon.bench.run import run
 from antiphon.bench.target import Pace, Target, model_of
 from antiphon.core.errors import ConfigError
@@ -224,7 +224,7 @@ async def test_a_job_keeps_the_order_of_its_graph(tmp_path: Path) -> None:
 
 
 async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
-    progress = Progress(Console(file=io.StringIO()))
+    progress = RunProgress(Console(file=io.StringIO()))
     async with FakeServer(Manner(reply_s=0.3, gap_s=0.3)) as server:
         with progress, LogWriter(tmp_path / "run.jsonl", watch=progress.saw) as log:
             await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=2), log)
@@ -237,7 +237,7 @@ async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
 
 
 def test_progress_counts_one_of_a_thing_and_no_late_cancels() -> None:
-    progress = Progress(Console(file=io.StringIO()))
+    progress = RunProgress(Console(file=io.StringIO()))
     progress.saw(SessionStarted(t_s=1.0, session="a", kind="person"))
     for code in ("server_error", "response_cancel_not_active"):
         progress.saw(ErrorSeen(t_s=2.0, session="a", code=code, message="m"))
@@ -247,7 +247,7 @@ def test_progress_counts_one_of_a_thing_and_no_late_cancels() -> None:
 
 def test_progress_in_a_file_is_not_wrapped() -> None:
     told = io.StringIO()
-    progress = Progress(Console(file=told, width=80))
+    progress = RunProgress(Console(file=told, width=80))
     with progress:
         for now in (10.0, 20.0):
             progress.show(now)
@@ -255,7 +255,7 @@ def test_progress_in_a_file_is_not_wrapped() -> None:
 
 
 async def test_progress_tells_why_people_were_refused(tmp_path: Path) -> None:
-    progress = Progress(Console(file=io.StringIO()))
+    progress = RunProgress(Console(file=io.StringIO()))
     async with FakeServer(Manner(reply_s=0.1, num_refusals=3)) as server:
         with progress, LogWriter(tmp_path / "run.jsonl", watch=progress.saw) as log:
             await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=1), log)

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from antiphon.core.message import Message
 from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import inline, shared_memory, tcp
-from antiphon.runtime.connectors.limits import Limits
+from antiphon.runtime.connectors.limits import LinkLimits
 
 SECRET = b"a secret of the tests"
 KINDS = ("inline", "shared-memory", "tcp")
 WAIT_S = 20.0
 
 
-def link(kind: str, limits: Limits | None = None) -> tuple[Connector, Connector]:
+def link(kind: str, limits: LinkLimits | None = None) -> tuple[Connector, Connector]:
     if kind == "inline":
         return inline.pair(limits)
     if kind == "shared-memory":

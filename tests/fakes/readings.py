@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.interaction.monitor import Monitor, Reply
+from antiphon.interaction.monitor import Monitor, MonitoredReply
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_blocks import StageBlocks
 
@@ -17,7 +17,7 @@ def num_shared(blocks: StageBlocks) -> int:
     return sum(used + kept > 1 for used, kept in zip(blocks.used, blocks._kept, strict=True))
 
 
-def heard_of(monitor: Monitor) -> Reply:
+def heard_of(monitor: Monitor) -> MonitoredReply:
     """The reply that session "s" heard last."""
     reply = monitor.heard_reply("s")
     assert reply is not None

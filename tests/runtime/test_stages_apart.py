@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.assembly.deployment import Deployment, Stage
+from antiphon.assembly.deployment import Deployment, StageSpec
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import resolve
 from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions, Unit
@@ -275,8 +275,10 @@ def test_no_room_to_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_threads_of_a_process() -> None:
     """Without a word of a deployment's, one; by the options torch's default may be had."""
-    quiet = resolve(Deployment(stages={"talker": Stage(process="voice")}), None, Machine()).sound
-    said = resolve(Deployment(stages={"talker": Stage(process="voice", threads=3)}), None, Machine()).sound
+    quiet = resolve(Deployment(stages={"talker": StageSpec(process="voice")}), None, Machine()).sound
+    said = resolve(
+        Deployment(stages={"talker": StageSpec(process="voice", threads=3)}), None, Machine()
+    ).sound
     assert (own_options(quiet, "voice").threads, own_options(said, "voice").threads) == (1, 3)
     assert quiet.threads == said.threads == 0
     default = msgspec.structs.replace(quiet, processes=(ProcessOptions("voice", 0),))

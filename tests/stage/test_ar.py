@@ -23,7 +23,7 @@ from antiphon.policy.prefill_first import PrefillFirst
 from antiphon.policy.unlimited import Unlimited
 from antiphon.policy.unpaced import Unpaced
 from antiphon.policy.write_back import WriteBack
-from antiphon.stage.ar import ArRequest, ArScheduler, Progress
+from antiphon.stage.ar import ArRequest, ArScheduler, RequestProgress
 from antiphon.stage.candidates import Surroundings
 from antiphon.stage.kv_ledger import MAX_REQUESTS_HASHED_PER_STEP
 from antiphon.stage.policies import StagePolicies
@@ -61,7 +61,7 @@ def planned(stage: ArScheduler, step: int) -> ArStep:
     return order
 
 
-def done(stage: ArScheduler, order: ArStep, *tokens: int) -> list[Progress]:
+def done(stage: ArScheduler, order: ArStep, *tokens: int) -> list[RequestProgress]:
     requests = stage._flights[order.step].requests[order.emits == 1]
     drawn = np.array(tokens, np.int64).reshape(-1, 1)
     progress = stage.observe(StepDone("s", order.step, requests, drawn, NO_INTS, NO_INTS))

@@ -82,7 +82,7 @@ class SessionLimits(Written):
     )
 
 
-class Limits(Written):
+class DeploymentLimits(Written):
     """How much of everything; more is refused with an error that names the limit."""
 
     max_sessions: Positive = key(
@@ -205,7 +205,7 @@ class Readers(Written):
     )
 
 
-class Sizes(Written):
+class StageSizes(Written):
     """How much a unit of a stage has, and does in a step."""
 
     max_rows: Positive | None = key(
@@ -229,7 +229,7 @@ class Sizes(Written):
     block_size: Positive | None = key(None, "Tokens of one KV block (16).", 32)
 
 
-class Stage(Sizes):
+class StageSpec(StageSizes):
     """One stage of the model's graph: how many units of it, where, and how large."""
 
     device: Name | None = key(None, "Device of all its units, a name from `devices`.", "gpu0")
@@ -429,12 +429,12 @@ class Deployment(Written):
         1,
         ge=0.001,
     )
-    limits: Limits = key(Limits(), "How much of everything; more is refused.")
-    defaults: Sizes = key(Sizes(), "Sizes of all stages that say nothing of their own.")
+    limits: DeploymentLimits = key(DeploymentLimits(), "How much of everything; more is refused.")
+    defaults: StageSizes = key(StageSizes(), "Sizes of all stages that say nothing of their own.")
     classes: Classes = key(Classes(), "What requests are promised by their class; policies may go by it.")
     readers: Readers = key(Readers(), "How fast texts are read, where their requests do not say.")
     devices: dict[Name, Device] = key({}, "Devices by the names that stages use.", {"gpu0": {}})
-    stages: dict[Name, Stage] = key(
+    stages: dict[Name, StageSpec] = key(
         {},
         "Stages of the model's graph by name (Qwen3-Omni: encoders, thinker, talker, code2wav; a cascade: "
         "ears, transcriber, thinker, voice); what is not listed has one unit.",

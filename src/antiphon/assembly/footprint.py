@@ -55,7 +55,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class UnitSizes:
     """What a unit is sized for; chunk: frames that a vocoder decodes together."""
 
     max_rows: int
@@ -82,7 +82,7 @@ def shape_parameters(shape: StageShape) -> int:
             return int(shape.weights)
 
 
-def parts(facts: ModelFacts, stage: str, dtype: str, load: Load) -> dict[What, int]:
+def parts(facts: ModelFacts, stage: str, dtype: str, load: UnitSizes) -> dict[What, int]:
     """Bytes of one unit, by what they are for."""
     shape = facts.shape.stages.get(stage)
     element = max(ELEMENT_BYTES[dtype], 4) if shape is None else element_bytes(shape, dtype)
@@ -130,7 +130,7 @@ def _decoder_parameters(shape: DecoderShape) -> int:
     return own + _decoder_parameters(inner) - 2 * inner.vocab * inner.hidden + tables
 
 
-def _decoder_work(shape: DecoderShape, load: Load, element: int) -> int:
+def _decoder_work(shape: DecoderShape, load: UnitSizes, element: int) -> int:
     """A layer's activations over a step's tokens, the logits of all rows, and what a predictor keeps of a
     frame's positions."""
     widest = max(3 * shape.mlp, shape.picks * (3 * shape.expert + shape.hidden))
@@ -150,7 +150,7 @@ def _stream_bytes(shape: CodecShape, element: int) -> int:
     return (kv + CONV_STATE_ELEMENTS) * element
 
 
-def _vocoder_work(shape: CodecShape, load: Load, element: int) -> int:
+def _vocoder_work(shape: CodecShape, load: UnitSizes, element: int) -> int:
     """The widest of what the convolutions make of a chunk, for all rows."""
     if isinstance(shape, FlowVocoderShape):
         frames = shape.repeats * ((shape.window_blocks - 1) * shape.block + load.chunk)
@@ -167,7 +167,7 @@ def _vocoder_work(shape: CodecShape, load: Load, element: int) -> int:
     return LIVE_BUFFERS * widest * frames * load.max_rows * element
 
 
-def _encoder_work(shape: EncodersShape, load: Load, element: int, token_pixels: int) -> int:
+def _encoder_work(shape: EncodersShape, load: UnitSizes, element: int, token_pixels: int) -> int:
     """One picture of the most pixels allowed: wider than any window of sound. Of sound alone, one window."""
     vision = shape.vision
     if vision is None:

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from antiphon.assembly.deployment import Deployment, Device, Stage
+from antiphon.assembly.deployment import Deployment, Device, StageSpec
 from antiphon.assembly.footprint import GIB
 from antiphon.core.config import Role, Unit
 from antiphon.core.errors import nearest, no_such
-from antiphon.core.graph import Stage as GraphStage
-from antiphon.core.graph import StageKind
+from antiphon.core.graph import Stage, StageKind
 from antiphon.latency.roofline import hardware_memory_gib, hardware_names
 
 TOLERANCE = 1.02
@@ -68,7 +67,7 @@ class Placement:
         return len(stages) == len(self.units) and len(places) == 1 and not self.units[0].process
 
 
-def place(deployment: Deployment, held: Sequence[GraphStage], machine: Machine) -> Placement:
+def place(deployment: Deployment, held: Sequence[Stage], machine: Machine) -> Placement:
     """The units of these stages, in pipeline order."""
     stages = [stage.name for stage in held]
     problems = _strangers(deployment, stages)
@@ -94,7 +93,7 @@ def _strangers(deployment: Deployment, stages: Sequence[str]) -> list[str]:
 
 def _devices(deployment: Deployment, stage: str, problems: list[str]) -> list[str]:
     """By name, one or more."""
-    spec = deployment.stages.get(stage, Stage())
+    spec = deployment.stages.get(stage, StageSpec())
     known = list(deployment.devices)
     names = spec.devices or ([spec.device] if spec.device is not None else [])
     if not names and len(known) > 1:
@@ -105,7 +104,7 @@ def _devices(deployment: Deployment, stage: str, problems: list[str]) -> list[st
 
 
 def _units(deployment: Deployment, stage: str, devices: list[str]) -> list[Unit]:
-    spec = deployment.stages.get(stage, Stage())
+    spec = deployment.stages.get(stage, StageSpec())
     names = [f"{stage}.{index}" for index in range(spec.replicas)] if spec.replicas > 1 else [stage]
     return [
         Unit(name, stage, devices[index % len(devices)], _process(spec, name, index), _role(spec, index))
@@ -113,13 +112,13 @@ def _units(deployment: Deployment, stage: str, devices: list[str]) -> list[Unit]
     ]
 
 
-def _role(spec: Stage, index: int) -> Role:
+def _role(spec: StageSpec, index: int) -> Role:
     if not spec.prefill:
         return "both"
     return "prefill" if index < spec.prefill else "decode"
 
 
-def _process(spec: Stage, unit: str, index: int) -> str:
+def _process(spec: StageSpec, unit: str, index: int) -> str:
     if spec.process == "shared":
         return ""
     if spec.process == "own":
@@ -168,7 +167,7 @@ def _twice(deployment: Deployment, given: dict[str, str]) -> list[str]:
     return problems
 
 
-def _split(deployment: Deployment, held: Sequence[GraphStage]) -> list[str]:
+def _split(deployment: Deployment, held: Sequence[Stage]) -> list[str]:
     """Stages that are to be split into prefill and decode and can't be, in the file's words."""
     writers = [stage.name for stage in held if stage.kind is StageKind.AR and not stage.conditioned]
     return [
@@ -178,7 +177,7 @@ def _split(deployment: Deployment, held: Sequence[GraphStage]) -> list[str]:
     ]
 
 
-def _crowded(units: Sequence[Unit], held: Sequence[GraphStage]) -> list[str]:
+def _crowded(units: Sequence[Unit], held: Sequence[Stage]) -> list[str]:
     """What `assembly.units` would refuse, in the file's words."""
     encoders = {stage.name for stage in held if stage.kind is StageKind.ENCODER}
     count = Counter((unit.stage, unit.process) for unit in units if unit.stage in encoders)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from antiphon.assembly.deployment import Deployment, Edge, Sizes, Stage
-from antiphon.assembly.footprint import GIB, Load, ModelFacts, What, kv_token_bytes, parts
+from antiphon.assembly.deployment import Deployment, Edge, StageSizes, StageSpec
+from antiphon.assembly.footprint import GIB, ModelFacts, UnitSizes, What, kv_token_bytes, parts
 from antiphon.assembly.placement import Placement
 from antiphon.core.config import EngineOptions, Unit
 from antiphon.core.graph import StageGraph, StageKind
@@ -17,7 +17,7 @@ USUAL = EngineOptions().of("")
 SIZES = {
     StageKind.ENCODER: (),
     StageKind.CODEC: ("max_rows",),
-    StageKind.AR: tuple(Sizes.model_fields),
+    StageKind.AR: tuple(StageSizes.model_fields),
 }
 """What of them a unit of the kind has."""
 ROUNDING = 1e-6
@@ -49,8 +49,8 @@ class Sizing:
             chosen |= {} if share is None else {"kv_tokens": share}
         return {name: value for name, value in chosen.items() if name in names}
 
-    def load(self, stage: str, sizes: Mapping[str, int]) -> Load:
-        return Load(
+    def load(self, stage: str, sizes: Mapping[str, int]) -> UnitSizes:
+        return UnitSizes(
             sizes.get("max_rows", USUAL.max_rows),
             sizes.get("kv_tokens", usual_kv_tokens(self.deployment)),
             sizes.get("step_tokens", USUAL.step_tokens),
@@ -58,8 +58,8 @@ class Sizing:
             self.deployment.limits.session.max_image_pixels,
         )
 
-    def spec(self, stage: str) -> Stage:
-        return self.deployment.stages.get(stage, Stage())
+    def spec(self, stage: str) -> StageSpec:
+        return self.deployment.stages.get(stage, StageSpec())
 
     def memory(self, sizes: Mapping[str, Mapping[str, int]]) -> dict[str, dict[What, int]]:
         """Bytes of each unit. Decoders of one stage share their weights in a process."""
@@ -181,9 +181,9 @@ def _host_tiers(sizing: Sizing, sizes: Mapping[str, Mapping[str, int]]) -> list[
     return problems
 
 
-def written(spec: Sizes) -> dict[str, int]:
+def written(spec: StageSizes) -> dict[str, int]:
     """The sizes that stand in the file."""
-    return {name: value for name in Sizes.model_fields if (value := getattr(spec, name)) is not None}
+    return {name: value for name in StageSizes.model_fields if (value := getattr(spec, name)) is not None}
 
 
 def usual_kv_tokens(deployment: Deployment) -> int:

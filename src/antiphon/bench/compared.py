@@ -14,7 +14,7 @@ from rich.console import Console
 from antiphon.bench import provenance
 from antiphon.bench.experiment import measure
 from antiphon.bench.logfile import LogWriter, read
-from antiphon.bench.progress import Progress
+from antiphon.bench.progress import RunProgress
 from antiphon.bench.servers import Target
 from antiphon.bench.target import Pace, model_of, root
 from antiphon.bench.target import Target as Driven
@@ -40,7 +40,10 @@ class PlayWorkload:
             self._models[target.name] = await model_of(target.url, self.api_key)
         driven = Driven(root(target.url), self._models[target.name], self.api_key, target.name, self.acks)
         try:
-            with Progress(self.console) as progress, LogWriter(log, watch=progress.saw, force=True) as writer:
+            with (
+                RunProgress(self.console) as progress,
+                LogWriter(log, watch=progress.saw, force=True) as writer,
+            ):
                 reason = await measure(self.workload, seed, driven, self.pace, writer, progress)
         finally:
             stop_on_signals()

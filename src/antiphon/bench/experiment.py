@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from antiphon.bench import provenance
 from antiphon.bench.logfile import LogWriter
-from antiphon.bench.progress import Progress
+from antiphon.bench.progress import RunProgress
 from antiphon.bench.run import run
 from antiphon.bench.target import Pace, Target
 from antiphon.core.errors import ConfigError
@@ -122,7 +122,7 @@ def pace_of(workload: Workload, pace: Pace) -> Pace:
 
 
 async def measure(
-    workload: Workload, seed: int, target: Target, pace: Pace, log: LogWriter, progress: Progress | None
+    workload: Workload, seed: int, target: Target, pace: Pace, log: LogWriter, progress: RunProgress | None
 ) -> str:
     """Play the workload; `pace` gives patience and voices. Returns why the run ended."""
     pace = pace_of(workload, pace)

@@ -27,7 +27,7 @@ from antiphon.metrics.log import (
 PLAIN_EVERY_S = 10.0
 
 
-class Progress:
+class RunProgress:
     """Watches events as they are logged. What it shows is for the eye; figures come from the log."""
 
     def __init__(self, console: Console) -> None:
@@ -49,7 +49,7 @@ class Progress:
         self._answering: dict[str, tuple[str, int]] = {}
         self._playing: dict[str, Playback] = {}
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         if self._console.is_terminal:
             self._live.start()
         return self

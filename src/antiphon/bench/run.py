@@ -14,10 +14,10 @@ from antiphon.bench import server_metrics
 from antiphon.bench.conversation import Conversation, end
 from antiphon.bench.cost import LoopLag
 from antiphon.bench.logfile import LogWriter
-from antiphon.bench.progress import Progress
+from antiphon.bench.progress import RunProgress
 from antiphon.bench.target import Pace, Target
 from antiphon.bench.voice import Voices
-from antiphon.bench.watch import Watch
+from antiphon.bench.watch import ServerWatch
 from antiphon.bench.wire_client import ConnectionLost, Refused, Unreachable, WireClient
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.metrics.log import (
@@ -40,7 +40,7 @@ BUSY_STATUSES = frozenset((429, 503))
 
 
 async def run(
-    target: Target, scripts: Iterator[Script], pace: Pace, log: LogWriter, progress: Progress | None = None
+    target: Target, scripts: Iterator[Script], pace: Pace, log: LogWriter, progress: RunProgress | None = None
 ) -> str:
     """Play the scripts; everything that happens goes to `log`. Returns the reason that RunEnded gives.
 
@@ -53,14 +53,14 @@ async def run(
 
 class _Run:
     def __init__(
-        self, target: Target, pace: Pace, voices: Voices, log: LogWriter, progress: Progress | None
+        self, target: Target, pace: Pace, voices: Voices, log: LogWriter, progress: RunProgress | None
     ) -> None:
         self._target = target
         self._pace = pace
         self._voices = voices
         self._log = log
         self._progress = progress
-        self._watch = Watch(target.root, pace.lost_after_s)
+        self._watch = ServerWatch(target.root, pace.lost_after_s)
         self._lag = LoopLag()
 
     async def go(self, scripts: Iterator[Script]) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from antiphon.bench.compared import figures_of
-from antiphon.bench.progress import Progress
+from antiphon.bench.progress import RunProgress
 from antiphon.bench.servers import Ready, Target
 from antiphon.metrics.log import Event, RunStarted, ServerSampled
 from antiphon.sim.run import Outcome, Setup, simulate
@@ -50,7 +50,7 @@ class PlaySimulated:
 
 def played(setup: Setup, started: RunStarted, console: Console) -> Outcome:
     """Simulate, with progress by the virtual clock."""
-    with Progress(console) as progress:
+    with RunProgress(console) as progress:
 
         def saw(event: Event) -> None:
             progress.saw(event)

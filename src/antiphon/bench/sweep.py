@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OfferedLoad:
     """One point: so many sessions kept open, or so many that come per second."""
 
     concurrency: int | None = None
@@ -48,7 +48,7 @@ class Load:
 class Point:
     """A load, and the figures of its run."""
 
-    load: Load
+    load: OfferedLoad
     log: Path
     figures: dict[str, float]
 
@@ -59,7 +59,7 @@ class Sweep:
 
     target: Target
     workload: str
-    loads: tuple[Load, ...]
+    loads: tuple[OfferedLoad, ...]
     changes: Changes
     seed: int
     out: Path

@@ -10,7 +10,7 @@ KNOCK_S = 0.5
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Watch:
+class ServerWatch:
     """Once a connection failed, knocks at the server's port until it opens or `lost_after_s` are over."""
 
     def __init__(self, url: str, lost_after_s: float) -> None:

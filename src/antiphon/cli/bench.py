@@ -128,9 +128,9 @@ def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target
     """Run, with progress; say what went wrong. Returns why it ended."""
     from antiphon.bench.experiment import measure
     from antiphon.bench.logfile import LogWriter
-    from antiphon.bench.progress import Progress
+    from antiphon.bench.progress import RunProgress
 
-    with Progress(console) as progress, LogWriter(path, watch=progress.saw, force=force) as log:
+    with RunProgress(console) as progress, LogWriter(path, watch=progress.saw, force=force) as log:
         reason = asyncio.run(measure(workload, seed, target, pace, log, progress))
     if reason == "interrupted":
         console.print("interrupted: the figures are of what was measured until then")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from antiphon.assembly.deployment import Deployment, Sizes
+from antiphon.assembly.deployment import Deployment, StageSizes
 from antiphon.assembly.deployment_file import read_deployment
 from antiphon.assembly.footprint import ModelFacts, facts_of
 from antiphon.assembly.placement import Machine
@@ -131,7 +131,7 @@ def overridden(options: EngineOptions, given: Mapping[str, Any]) -> EngineOption
     """The options with others in their place: a size is every stage's then, and a device everyone's. Raises
     ConfigError."""
     others: dict[str, Any] = dict(given)
-    sizes = dict.fromkeys(name for name in given if name in Sizes.model_fields)
+    sizes = dict.fromkeys(name for name in given if name in StageSizes.model_fields)
     if sizes:
         stages = options.stages.items()
         others["stages"] = {name: msgspec.structs.replace(stage, **sizes) for name, stage in stages}

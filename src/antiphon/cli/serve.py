@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.markup import escape
 
-from antiphon.assembly.deployment import Deployment, Limits
+from antiphon.assembly.deployment import Deployment, DeploymentLimits
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset, readers_of
 from antiphon.checkpoint.source import check_source
@@ -34,7 +34,7 @@ from antiphon.core.model_source import PARTS, name_of, parts_in, source_of
 from antiphon.latency.finding import find_costs
 
 MAX_PORT = 65535
-LIMITS = Limits()
+LIMITS = DeploymentLimits()
 """As they are where nothing is said."""
 
 MODEL, ROOM, ACCESS, DECISIONS = (
@@ -202,7 +202,7 @@ def serve(
     from antiphon.runtime.record import check_new
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
-    from antiphon.wire.limits import Limits as SessionLimits
+    from antiphon.wire.limits import Limits
 
     log_to_stderr()
     try:
@@ -227,7 +227,7 @@ def serve(
             stages_apart=stages_apart,
         )
         settings = ServerSettings(
-            limits=SessionLimits(max_audio_s=max_audio_s, max_items=max_items),
+            limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
             origins=split(origins),
             api_keys=split(api_keys),
             max_sessions=max_sessions,

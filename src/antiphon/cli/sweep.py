@@ -27,7 +27,7 @@ from antiphon.cli.shared import PAGE_COLUMNS, console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
-    from antiphon.bench.sweep import Load, Point
+    from antiphon.bench.sweep import OfferedLoad, Point
 
 RESULT_FILE = "sweep.json"
 
@@ -89,8 +89,8 @@ def sweep(
         raise typer.Exit(STOPPED)
 
 
-def _loads(concurrency: str, rate: str) -> tuple[Load, ...]:
-    from antiphon.bench.sweep import Load
+def _loads(concurrency: str, rate: str) -> tuple[OfferedLoad, ...]:
+    from antiphon.bench.sweep import OfferedLoad
 
     if bool(concurrency) == bool(rate):
         raise ConfigError("give loads by --concurrency 1,2,4 or by --rate 0.5,1,2")
@@ -103,5 +103,6 @@ def _loads(concurrency: str, rate: str) -> tuple[Load, ...]:
     if wrong:
         raise ConfigError(f"a load of {wrong[0]:g} is none: it must be above 0")
     return tuple(
-        Load(concurrency=int(one)) if concurrency else Load(rate_per_s=float(one)) for one in numbers
+        OfferedLoad(concurrency=int(one)) if concurrency else OfferedLoad(rate_per_s=float(one))
+        for one in numbers
     )

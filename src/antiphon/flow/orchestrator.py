@@ -55,7 +55,7 @@ from antiphon.interaction.monitor import Monitor
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
 from antiphon.stage.encode import EncodeScheduler
-from antiphon.stage.requests import Progress
+from antiphon.stage.requests import RequestProgress
 
 
 class Orchestrator:
@@ -250,7 +250,7 @@ class Orchestrator:
         response = self.responses.get(request)
         return response is not None and response.path is not None and response.path.reader == unit
 
-    def _progressed(self, unit: str, brought: Iterable[Progress], now: float) -> None:
+    def _progressed(self, unit: str, brought: Iterable[RequestProgress], now: float) -> None:
         """What a step brought, request by request."""
         responses, stages = self.responses, self._stages
         if stages.stage_of(unit) == stages.transcriber_stage:
@@ -276,7 +276,7 @@ class Orchestrator:
             elif hands_on:
                 self._moves.hand_on(response, now)
 
-    def _transcribed(self, brought: Iterable[Progress]) -> None:
+    def _transcribed(self, brought: Iterable[RequestProgress]) -> None:
         """What a step of the transcriber brought."""
         for progress in brought:
             if not self._transcripts.progressed(progress):

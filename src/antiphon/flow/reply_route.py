@@ -15,7 +15,7 @@ from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import Frontier
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import Heard
-from antiphon.stage.requests import UNBOUNDED, Progress
+from antiphon.stage.requests import UNBOUNDED, RequestProgress
 
 ENTRY = 0
 """The frontier's place of the stage that writes."""
@@ -60,7 +60,7 @@ class ReplyRoute:
         self._sessions = sessions
         self._outbox = outbox
 
-    def text(self, response: ResponseState, progress: Progress, now: float) -> None:
+    def text(self, response: ResponseState, progress: RequestProgress, now: float) -> None:
         """A token of the reply: to the client, and over the edge to the talker."""
         first = not response.reply
         if progress.tokens is not None:
@@ -122,7 +122,7 @@ class ReplyRoute:
         if response.voice is Voice.PENDING:
             self._recite(response, response.reply, now)
 
-    def frame(self, response: ResponseState, progress: Progress) -> None:
+    def frame(self, response: ResponseState, progress: RequestProgress) -> None:
         """A frame of the spoken reply: to the vocoder, or its sound to the client; and to a client that asked
         for codes."""
         assert response.path is not None

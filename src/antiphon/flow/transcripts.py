@@ -30,7 +30,7 @@ from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.policy.base import Tier
-from antiphon.stage.requests import Progress
+from antiphon.stage.requests import RequestProgress
 
 UNHEARD = "stage_failed"
 """Why a recording has no transcript that would have none the next time either."""
@@ -136,7 +136,7 @@ class Transcripts:
         assert self._stages.transcriber_stage is not None
         self._queue(running, fact.prompts[self._stages.transcriber_stage].token_ids, now)
 
-    def progressed(self, progress: Progress) -> bool:
+    def progressed(self, progress: RequestProgress) -> bool:
         """A step of the transcriber brought a request something. False if it is over with that, and has to be
         ended."""
         running = self._sessions.by_request[progress.request]

@@ -55,7 +55,7 @@ class PersonPhase(StrEnum):
     """The person speaks while a reply is audible."""
 
 
-class Reply(Playback):
+class MonitoredReply(Playback):
     """The playback of a response that is open, still played, or the one its session heard last; the monitor
     alone writes to it.
 
@@ -99,14 +99,14 @@ class _Session:
 
     def __init__(self) -> None:
         self.is_speaking = False
-        self.asked: Reply | None = None
+        self.asked: MonitoredReply | None = None
         """The reply that was asked for and has nothing to show yet."""
-        self.heard: Reply | None = None
+        self.heard: MonitoredReply | None = None
         """The reply of which something was heard (or read) last."""
-        self.replies: dict[str, Reply] = {}
+        self.replies: dict[str, MonitoredReply] = {}
         """Those with a slot."""
 
-    def find(self, response: str) -> Reply | None:
+    def find(self, response: str) -> MonitoredReply | None:
         """Also the reply heard last, when it has no slot any more."""
         heard = self.heard if self.heard is not None and self.heard.name == response else None
         return self.replies.get(response, heard)
@@ -124,7 +124,7 @@ class Monitor:
         self._speaks = speaks
         self._sessions: dict[str, _Session] = {}
         self._frontier = frontier
-        self._ending: list[tuple[float, int, _Session, Reply]] = []
+        self._ending: list[tuple[float, int, _Session, MonitoredReply]] = []
         """A heap of replies that are over and still played, by `due_at`."""
         self._num_pushed = 0
         self._folds: dict[type[Fact], Callable[[_Session, Any, float], None]] = {
@@ -167,7 +167,7 @@ class Monitor:
             elif reply.awaits_text or not isinstance(output, TokensOut):
                 self._leaves(session, reply, output, now)
 
-    def _leaves(self, session: _Session, reply: Reply, output: ResponseOutput, now: float) -> None:
+    def _leaves(self, session: _Session, reply: MonitoredReply, output: ResponseOutput, now: float) -> None:
         match output:
             case TokensOut():
                 if reply.awaits_text:
@@ -214,7 +214,7 @@ class Monitor:
         heard = self.heard_reply(session)
         return None if heard is None else heard.name
 
-    def heard_reply(self, session: str) -> Reply | None:
+    def heard_reply(self, session: str) -> MonitoredReply | None:
         """The same, with all that is known of it."""
         known = self._sessions.get(session)
         return None if known is None else known.heard
@@ -263,7 +263,7 @@ class Monitor:
         if fact.response in session.replies:
             return
         is_spoken = fact.speech and self._speaks
-        reply = Reply(fact, is_spoken, self._frontier.take(now, is_spoken, fact.rate), now)
+        reply = MonitoredReply(fact, is_spoken, self._frontier.take(now, is_spoken, fact.rate), now)
         session.replies[reply.name] = reply
         is_busy = session.asked is not None or (session.heard is not None and session.heard.is_open)
         if fact.remember or not is_busy:
@@ -304,7 +304,7 @@ class Monitor:
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _audio(self, session: _Session, reply: Reply, output: AudioOut, now: float) -> None:
+    def _audio(self, session: _Session, reply: MonitoredReply, output: AudioOut, now: float) -> None:
         if reply is session.asked:
             self._begin(session, reply)
         if reply.first_at is None:
@@ -314,11 +314,11 @@ class Monitor:
             self._frontier.fall_silent(reply.slot)
         self._changed(session, reply, now)
 
-    def _begin(self, session: _Session, reply: Reply) -> None:
+    def _begin(self, session: _Session, reply: MonitoredReply) -> None:
         """The first of the reply that was asked for: from here on it is the one that is heard."""
         session.heard, session.asked = reply, None
 
-    def _ended(self, session: _Session, reply: Reply, is_cancelled: bool, now: float) -> None:
+    def _ended(self, session: _Session, reply: MonitoredReply, is_cancelled: bool, now: float) -> None:
         """What was sent of a completed reply is still played; a cancelled one is silent at once."""
         reply.is_open = False
         if reply is session.asked:
@@ -329,7 +329,7 @@ class Monitor:
 
     # -- slots ---------------------------------------------------------------------------------------
 
-    def _changed(self, session: _Session, reply: Reply, now: float) -> None:
+    def _changed(self, session: _Session, reply: MonitoredReply, now: float) -> None:
         """Keep the slot of a reply that is open or still played; free any other."""
         is_audible = reply.is_audible(now)
         if not (reply.is_open or is_audible):
@@ -351,7 +351,7 @@ class Monitor:
             reply.due_at = inf
             self._changed(session, reply, now)
 
-    def _free(self, session: _Session, reply: Reply) -> None:
+    def _free(self, session: _Session, reply: MonitoredReply) -> None:
         if reply.slot != NOWHERE:
             del session.replies[reply.name]
             self._frontier.free(reply.slot)

@@ -57,7 +57,7 @@ class StepInputs:
         return hidden if self.wanted is None or self.narrow is not None else hidden[self.wanted]
 
 
-class Sizes(Protocol):
+class DecoderSizes(Protocol):
     """A decoder's, as `models.decoder_config.DecoderConfig` has them."""
 
     @property
@@ -104,7 +104,7 @@ class Layer(Halves, Protocol):
 class Stack:
     """A decoder as back-ends see it: layers, the final norm [hidden] and the head [vocab, hidden], if any."""
 
-    config: Sizes
+    config: DecoderSizes
     layers: Sequence[Layer]
     norm: Tensor
     head: Tensor | None

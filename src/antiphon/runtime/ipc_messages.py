@@ -18,7 +18,7 @@ from antiphon.core.message import Array, Message
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
 from antiphon.core.sampling import Guide
 from antiphon.runtime.codec import decoder, encode
-from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.messages import Failed, LoadProgress
 
 BODY_BYTES = 64 << 10
 """Longer values travel beside the header."""
@@ -124,7 +124,7 @@ class LinkOffer(msgspec.Struct, frozen=True):
 
 
 Downward = Begin | Ordered | Broken | Ask
-Upward = Ready | Here | Happened | GuideCompiled | Failed | Progress
+Upward = Ready | Here | Happened | GuideCompiled | Failed | LoadProgress
 
 downward = decoder(Downward, own_arrays=True)
 upward = decoder(Upward)

@@ -29,15 +29,15 @@ from antiphon.runtime.messages import (
     Failed,
     FromEngine,
     Hello,
+    LoadProgress,
     Lost,
     Outputs,
-    Progress,
     Start,
     Stats,
     Stop,
     Stuck,
     ToEngine,
-    Watch,
+    WatchOrder,
 )
 from antiphon.runtime.record import unused
 from antiphon.runtime.stage_child import MOST_PATIENCE, Restarts, cpu_s
@@ -167,7 +167,7 @@ class EngineProcess:
     def watch(self, viewer: Callable[[Snapshot], None] | None) -> None:
         self._viewer = viewer
         if self._alive:
-            self._post(Watch(None if viewer is None else SNAPSHOT_EVERY_S))
+            self._post(WatchOrder(None if viewer is None else SNAPSHOT_EVERY_S))
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class EngineProcess:
         while True:
             message = await self._next()
             match message:
-                case Progress():
+                case LoadProgress():
                     progress(message.what, message.done, message.total)
                 case ModelInfo():
                     self.info = message

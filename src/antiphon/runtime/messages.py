@@ -28,13 +28,13 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """Finish the step that runs and exit."""
 
 
-class Watch(msgspec.Struct, frozen=True, tag=True):
+class WatchOrder(msgspec.Struct, frozen=True, tag=True):
     """Somebody looks, or nobody does any more: send a Snapshot every `every_s` seconds, or none (None)."""
 
     every_s: float | None
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class LoadProgress(msgspec.Struct, frozen=True, tag=True):
     """Loading goes on: `done` of `total` bytes of `what`; total 0 where it isn't known."""
 
     what: str
@@ -73,5 +73,5 @@ class Stuck(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-ToEngine = PersonFact | Start | Stop | Watch
-FromEngine = Outputs | Hello | ModelInfo | Progress | Failed | Stats | Lost | Stuck | Snapshot
+ToEngine = PersonFact | Start | Stop | WatchOrder
+FromEngine = Outputs | Hello | ModelInfo | LoadProgress | Failed | Stats | Lost | Stuck | Snapshot

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.runtime.messages import Progress
+from antiphon.runtime.messages import LoadProgress
 from antiphon.runtime.queued_link import QueuedLink
 
 REAP_WAIT_S = 1.0
@@ -73,7 +73,7 @@ class Child:
     why: str = "is starting"
     deadline: float = 0.0
     restart_at: float | None = None
-    progress: Progress | None = None
+    progress: LoadProgress | None = None
     heard_at: float = 0.0
     asked_at: float | None = None
     used_s: float = 0.0

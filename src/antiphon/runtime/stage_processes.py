@@ -40,7 +40,7 @@ from antiphon.runtime.ipc_messages import (
     unpacked,
     upward,
 )
-from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.messages import Failed, LoadProgress
 from antiphon.runtime.queued_link import QueuedLink
 from antiphon.runtime.stage_child import Child, outlook, status_words
 
@@ -275,7 +275,7 @@ class StageProcesses:
                     log.warning("process %s is there again", child.name)
             case Failed():
                 child.words = said.message
-            case Progress():
+            case LoadProgress():
                 child.progress = said
 
     def _bury(self, child: Child, why: str) -> None:
@@ -304,7 +304,7 @@ class StageProcesses:
                 f"the process {child.name!r} of {_names(child)} was not ready within "
                 f"{self._start_limit_s:g} s ({_at(child.progress)}); raise start_limit_s or find out why"
             )
-        said = child.progress or Progress(f"starting {child.name}", 0, 0)
+        said = child.progress or LoadProgress(f"starting {child.name}", 0, 0)
         if not child.is_ready:
             show(said.what, said.done, said.total)
 
@@ -324,7 +324,7 @@ def _names(child: Child) -> str:
     return ", ".join(child.units)
 
 
-def _at(progress: Progress | None) -> str:
+def _at(progress: LoadProgress | None) -> str:
     if progress is None:
         return "it has not begun to load"
     share = f" at {progress.done / progress.total:.0%}" if progress.total else ""

@@ -24,8 +24,7 @@ from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.message import Message
 from antiphon.core.plans import Step
 from antiphon.engine.heap import give_back
-from antiphon.engine.load import LoadedUnits, load_units, open_source
-from antiphon.engine.load import Progress as Report
+from antiphon.engine.load import LoadedUnits, Progress, load_units, open_source
 from antiphon.engine.signals import leave_to_parent
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.ipc_messages import (
@@ -43,7 +42,7 @@ from antiphon.runtime.ipc_messages import (
     unpacked,
 )
 from antiphon.runtime.local_units import LocalUnits
-from antiphon.runtime.messages import Failed, Progress
+from antiphon.runtime.messages import Failed, LoadProgress
 from antiphon.runtime.queued_link import QueuedLink
 from antiphon.runtime.stage_child import end_with_parent
 
@@ -86,7 +85,7 @@ class OfferSocket:
         return self._socket.fileno()
 
 
-class Stage:
+class StageWorker:
     """The process's loop: orders in, facts out, parcels both ways."""
 
     def __init__(self, offers: OfferSocket, engine: QueuedLink) -> None:
@@ -148,7 +147,7 @@ class Stage:
         now = time.monotonic()
         if done == total or now - self._reported_at > PROGRESS_EVERY_S:
             self._reported_at = now
-            self.tell(Progress(what, done, total))
+            self.tell(LoadProgress(what, done, total))
         self._orders.extend(self._engine.poll())
 
     def _wait(self) -> None:
@@ -238,7 +237,7 @@ class Stage:
                     link.send(pages)
 
 
-def load(begin: Begin, progress: Report) -> tuple[LoadedUnits, dict[str, str]]:
+def load(begin: Begin, progress: Progress) -> tuple[LoadedUnits, dict[str, str]]:
     """The units of this process, and where each unit of the node lives."""
     options = own_options(begin.options, begin.process)
     opened = open_source(begin.source, options, lambda what, done, total: None)
@@ -262,7 +261,7 @@ def main(descriptor: int) -> int:
         _, engine = offers.wait()
     except (AntiphonError, OSError):
         return 1
-    stage = Stage(offers, engine)
+    stage = StageWorker(offers, engine)
     try:
         stage.begin()
         stage.run()
@@ -276,7 +275,7 @@ def main(descriptor: int) -> int:
     return 0
 
 
-def _last_words(stage: Stage, text: str) -> int:
+def _last_words(stage: StageWorker, text: str) -> int:
     with contextlib.suppress(ConnectorClosed):
         stage.tell(Failed(text))
         stage.close()

@@ -31,15 +31,15 @@ from antiphon.runtime.messages import (
     Failed,
     FromEngine,
     Hello,
+    LoadProgress,
     Lost,
     Outputs,
-    Progress,
     Start,
     Stats,
     Stop,
     Stuck,
     ToEngine,
-    Watch,
+    WatchOrder,
 )
 from antiphon.runtime.record import RecordWriter
 from antiphon.runtime.stage_child import end_with_parent
@@ -54,7 +54,7 @@ LINGER_MS = 1000
 GRACE_S = 3.0
 """From the end of the parent to this process's, whatever it does; for a load mostly, which can't be left."""
 
-Message = Fact | Start | Stop | Watch
+Message = Fact | Start | Stop | WatchOrder
 
 
 class Orphaned(Exception):
@@ -153,7 +153,7 @@ def _serve(link: Link) -> int:
 
     def progress(what: str, done: int, total: int) -> None:
         link.check_parent()
-        link.send(Progress(what, done, total))
+        link.send(LoadProgress(what, done, total))
 
     engine = load_engine(start.source, start.options, start.name, progress)
     recorder = None
@@ -182,9 +182,11 @@ def _loop(link: Link, driver: Driver, messages: list[Message]) -> None:
         link.check_parent()
         stopped = any(isinstance(message, Stop) for message in messages)
         for message in messages:
-            if isinstance(message, Watch):
+            if isinstance(message, WatchOrder):
                 reports.watch(message)
-        driver.advance([message for message in messages if not isinstance(message, Start | Stop | Watch)])
+        driver.advance(
+            [message for message in messages if not isinstance(message, Start | Stop | WatchOrder)]
+        )
         reports.send_due(time.monotonic())
         wait_s = 0.0 if stopped else driver.idle_s(min(IDLE_WAIT_S, reports.idle_s(time.monotonic())))
         messages = link.receive(wait_s, driver.wakeup)
@@ -201,7 +203,7 @@ class Reports:
         self._next_snapshot = math.inf
         self._lost: dict[str, str] = {}
 
-    def watch(self, order: Watch) -> None:
+    def watch(self, order: WatchOrder) -> None:
         if order.every_s == self._every_s:
             return  # whoever watches already keeps the rhythm
         self._every_s = order.every_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from antiphon.assembly.deployment import Limits as DeploymentLimits
+from antiphon.assembly.deployment import DeploymentLimits
 from antiphon.wire.limits import MIB, Limits
 from antiphon.wire.readers import ReaderRates
 

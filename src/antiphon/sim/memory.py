@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from antiphon.assembly.footprint import GIB, Load, ModelFacts, kv_token_bytes, parts, shape_parameters
+from antiphon.assembly.footprint import GIB, ModelFacts, UnitSizes, kv_token_bytes, parts, shape_parameters
 from antiphon.assembly.sizing import gib
 from antiphon.core.config import ArConfig, NodeConfig, Unit
 from antiphon.core.errors import ConfigError
@@ -98,12 +98,12 @@ def _by_place(node: NodeConfig) -> Iterable[list[Unit]]:
     return places.values()
 
 
-def _load(node: NodeConfig, stage: str, kv_tokens: int | None) -> Load:
+def _load(node: NodeConfig, stage: str, kv_tokens: int | None) -> UnitSizes:
     config = node.ar.get(stage) or node.codec.get(stage)
     chunk = max((edge.chunk for edge in find_graph(node.graph).edges if edge.target == stage), default=1)
     decoder = config if isinstance(config, ArConfig) else None
     held = decoder.num_blocks * decoder.block_size if decoder is not None else 0
-    return Load(
+    return UnitSizes(
         config.max_rows if config is not None else 0,
         held if kv_tokens is None else kv_tokens,
         decoder.step_tokens if decoder is not None else 0,

@@ -23,7 +23,7 @@ from antiphon.stage.flights import Flight
 from antiphon.stage.kv_asks import idle
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, to_run
-from antiphon.stage.requests import ArRequest, Progress
+from antiphon.stage.requests import ArRequest, RequestProgress
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.step_maker import StepMaker
 from antiphon.stage.waiting import WaitingQueue
@@ -500,10 +500,10 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         return frozenset(one.request for one in alive) - spent
 
     @changes
-    def observe(self, fact: StageFact) -> list[Progress]:
+    def observe(self, fact: StageFact) -> list[RequestProgress]:
         """Fold a reported step in. A failed step brings no progress: its requests are to be aborted."""
         flight = self._flights.pop(fact.step)
-        progress: list[Progress] = []
+        progress: list[RequestProgress] = []
         if isinstance(fact, StepDone):
             progress = self._emitted(fact, self._confirm(flight))
         if progress and self._in_vain:
@@ -524,9 +524,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             self._held.fill(request)
         return frozenset(flight.requests[~current].tolist())
 
-    def _emitted(self, fact: StepDone, left: frozenset[int]) -> list[Progress]:
+    def _emitted(self, fact: StepDone, left: frozenset[int]) -> list[RequestProgress]:
         """A token each. Those of requests that have left their rows since are surplus."""
-        progress: list[Progress] = []
+        progress: list[RequestProgress] = []
         requests, stops = self._requests, self.config.stop_ids
         firsts: list[int] = fact.tokens[:, 0].tolist()
         num = len(firsts)
@@ -540,16 +540,15 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
                 self.num_surplus_tokens += 1
                 continue
             if first in stops and not active.sampling.ignore_eos:
-                progress.append(Progress(request, None, first, "stop", logprobs=log))
+                progress.append(RequestProgress(request, None, first, "stop", logprobs=log))
                 self._finish(active)
                 continue
             emitted.append(active.slot)
             active.tokens.append(tokens)
             active.fresh.append(first)
             is_over = len(active.tokens) >= active.limit
-            progress.append(
-                Progress(request, tokens, first, "length" if is_over else None, num_samples, sound, log)
-            )
+            end = "length" if is_over else None
+            progress.append(RequestProgress(request, tokens, first, end, num_samples, sound, log))
             if is_over:
                 self._finish(active)
         if self._around.stage is not None:

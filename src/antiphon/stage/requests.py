@@ -171,7 +171,7 @@ def salted_keys(salt: str, keys: Ints) -> Ints:
     return salted
 
 
-class Progress(msgspec.Struct, frozen=True, eq=False, gc=False):
+class RequestProgress(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a reported step brought a request: its new token (int64 [1, width]) and the first number of it, or
     its end ("stop" or "length"), or both. samples, audio: of the token, where the stage makes sound.
     logprobs: of what was drawn, where the request wants any."""

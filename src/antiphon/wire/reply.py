@@ -33,7 +33,7 @@ class ReplyPhase(Enum):
     ENDED = "ended"
 
 
-class Reply:
+class OpenReply:
     """Turns engine outputs of one response into server events, in protocol order."""
 
     def __init__(

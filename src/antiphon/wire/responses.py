@@ -22,7 +22,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.guides import Guided, guide_of
 from antiphon.wire.limits import check
 from antiphon.wire.ports import DetokeniserFactory, Media
-from antiphon.wire.reply import Reply
+from antiphon.wire.reply import OpenReply
 from antiphon.wire.response import ResponseSpec
 from antiphon.wire.response_params import AskedResponse
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
@@ -38,7 +38,7 @@ class Responses:
 
     def __init__(self, shared: Shared, detokenisers: DetokeniserFactory, media: Media) -> None:
         self._shared, self._detokenisers, self._media = shared, detokenisers, media
-        self._open: dict[str, Reply] = {}
+        self._open: dict[str, OpenReply] = {}
         self._speeches = Speeches()
         self._last: Spoken | None = None
         self._held_until: float | None = None
@@ -49,7 +49,7 @@ class Responses:
         return len(self._open)
 
     @property
-    def active(self) -> Reply | None:
+    def active(self) -> OpenReply | None:
         """The conversation's own response; out-of-band ones run beside it."""
         return next((reply for reply in self._open.values() if reply.is_remembered), None)
 
@@ -105,7 +105,7 @@ class Responses:
         )
         encoder = encoder_for(spec.config.output_format, self._media)
         shared = self._shared
-        reply = Reply(
+        reply = OpenReply(
             spec,
             self._detokenisers(),
             shared.conversation,
@@ -280,7 +280,7 @@ class Responses:
             rate=None if spec.config.speech else self._shared.scope.readers.of(None, is_streamed=True),
         )
 
-    def _cancel(self, reply: Reply, reason: str, now: float) -> list[Step]:
+    def _cancel(self, reply: OpenReply, reason: str, now: float) -> list[Step]:
         """Tell the engine, and end the reply here if only this end was held back."""
         reply.cancelled_by = reason
         keep = self._speeches.interrupt(reply.spoken, now)
@@ -290,7 +290,7 @@ class Responses:
             self._held_until = None
         return steps + [step for output in held for step in self.deliver(output, now)]
 
-    def _ended(self, reply: Reply, end: ResponseEnded, now: float) -> list[Step]:
+    def _ended(self, reply: OpenReply, end: ResponseEnded, now: float) -> list[Step]:
         del self._open[reply.spec.id]
         events = reply.ended(end)
         spoken = reply.spoken

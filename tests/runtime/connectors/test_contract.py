@@ -16,7 +16,7 @@ import torch
 from antiphon.core.errors import ConnectorClosed, LimitExceeded, NoCredit, PeerLost
 from antiphon.core.message import DTYPE_BYTES, Array, Message
 from antiphon.core.ports import Connector
-from antiphon.runtime.connectors.limits import MIB, Limits
+from antiphon.runtime.connectors.limits import MIB, LinkLimits
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
 from fakes.links import KINDS, WAIT_S, drain, link, readable, receive
 
@@ -30,7 +30,7 @@ def new_link(request: pytest.FixtureRequest) -> Iterator[NewLink]:
     ends: list[Connector] = []
 
     def new(**limits: int) -> Pair:
-        pair = link(request.param, Limits(**limits))
+        pair = link(request.param, LinkLimits(**limits))
         ends.extend(pair)
         return pair
 
@@ -159,7 +159,7 @@ def test_a_consumer_that_stops_stops_its_sender(new_link: NewLink) -> None:
 @pytest.mark.parametrize("kind", ["shared-memory", "tcp"])
 def test_a_short_message_overtakes_a_long_one(kind: str) -> None:
     """On another channel, while pieces of the long one fill the socket."""
-    one, other = link(kind, Limits(arena_bytes=MIB))
+    one, other = link(kind, LinkLimits(arena_bytes=MIB))
     one.send(payload("long", 32 * MIB))
     one.send(Message("short", "k"))
     assert [message.channel for message in receive(one, other, 2)] == ["short", "long"]

@@ -20,14 +20,14 @@ from antiphon.runtime.connectors import arena as arenas
 from antiphon.runtime.connectors import inline, shared_memory
 from antiphon.runtime.connectors.arena import Arena, new_memory
 from antiphon.runtime.connectors.frames import SOON, Garbled
-from antiphon.runtime.connectors.limits import MIB, Limits
+from antiphon.runtime.connectors.limits import MIB, LinkLimits
 from antiphon.runtime.connectors.stream import StreamConnector
 from fakes.links import readable, receive
 
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Connector, Connector]]:
-    near, far = shared_memory.pair(Limits(window_bytes=4 * MIB, arena_bytes=4 * MIB))
+    near, far = shared_memory.pair(LinkLimits(window_bytes=4 * MIB, arena_bytes=4 * MIB))
     pair = near, shared_memory.join(far)
     yield pair
     for end in pair:
@@ -57,7 +57,7 @@ def test_large_bodies_are_looked_at_where_they_lie(ends: tuple[Connector, Connec
 def test_a_body_that_was_announced_and_does_not_come_holds_nobody_up() -> None:
     """`poll` looks out for it for a moment, and goes on."""
     one, other = socket.socketpair()
-    link = StreamConnector(one, Limits())
+    link = StreamConnector(one, LinkLimits())
     other.sendall(SOON)
     assert readable(link, 5.0)
     before = time.monotonic()
@@ -71,7 +71,7 @@ def test_a_body_that_was_announced_and_does_not_come_holds_nobody_up() -> None:
 
 def test_what_is_over_the_window_takes_all_of_it() -> None:
     """It lies there whole, if it fits; nothing else is sent on its channel until it is released."""
-    near, far = shared_memory.pair(Limits(window_bytes=MIB, max_header_bytes=1000, arena_bytes=8 * MIB))
+    near, far = shared_memory.pair(LinkLimits(window_bytes=MIB, max_header_bytes=1000, arena_bytes=8 * MIB))
     other = shared_memory.join(far)
     near.send(of(1, 8 * MIB))
     assert near.credit("1").num_bytes == 0
@@ -133,7 +133,7 @@ def test_without_memfd_a_file_without_a_name_serves(monkeypatch: pytest.MonkeyPa
 def test_joining_another_version_or_nobody() -> None:
     near, far = socket.socketpair()
     memories = [new_memory(100), new_memory(100)]
-    socket.send_fds(near, [struct.pack("<H", 9), Limits().packed()], memories)
+    socket.send_fds(near, [struct.pack("<H", 9), LinkLimits().packed()], memories)
     for memory in memories:
         os.close(memory)
     before = len(os.listdir("/proc/self/fd"))
@@ -148,9 +148,9 @@ def test_joining_another_version_or_nobody() -> None:
 
 def test_limits_that_contradict_each_other() -> None:
     with pytest.raises(ConfigError, match=r"window_messages is 0"):
-        Limits(window_messages=0)
+        LinkLimits(window_messages=0)
     with pytest.raises(ConfigError, match=r"raise the window"):
-        Limits(window_bytes=1000)
+        LinkLimits(window_bytes=1000)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.booleans(), st.integers(0, 50)), max_size=80))

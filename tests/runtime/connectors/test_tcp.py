@@ -18,7 +18,7 @@ from antiphon.core.message import Message
 from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import tcp
 from antiphon.runtime.connectors.frames import Opening, Part, Returned, pack
-from antiphon.runtime.connectors.limits import Limits
+from antiphon.runtime.connectors.limits import LinkLimits
 from antiphon.runtime.connectors.stream import StreamConnector
 from fakes.links import SECRET, drain, link, receive
 
@@ -53,7 +53,7 @@ def test_who_only_pretends_to_know_the_secret() -> None:
 
     def pretend() -> None:
         connection = server.accept()[0]
-        connection.sendall(struct.pack("<8sH32s", tcp.MAGIC, tcp.VERSION, bytes(32)) + Limits().packed())
+        connection.sendall(struct.pack("<8sH32s", tcp.MAGIC, tcp.VERSION, bytes(32)) + LinkLimits().packed())
         connection.recv(100)
         connection.sendall(b"\1" + bytes(32))
         connection.close()
@@ -108,7 +108,7 @@ def test_nobody_there() -> None:
 
 
 def test_the_listener_says_the_limits() -> None:
-    one, other = link("tcp", Limits(window_bytes=5000, max_header_bytes=1000, window_messages=3))
+    one, other = link("tcp", LinkLimits(window_bytes=5000, max_header_bytes=1000, window_messages=3))
     assert other.credit("c") == one.credit("c")
     assert (other.credit("c").num_messages, other.credit("c").num_bytes) == (3, 5000)
     one.close()
@@ -119,7 +119,7 @@ def test_the_listener_says_the_limits() -> None:
 def known_liar() -> Iterator[tuple[Connector, Callable[[bytes], None]]]:
     """A connector, and what writes raw bytes to it as a peer that knew the secret."""
     near, far = socket.socketpair()
-    limits = Limits(10_000, 4, max_message_bytes=1 << 20, max_header_bytes=1000, max_channels=2)
+    limits = LinkLimits(10_000, 4, max_message_bytes=1 << 20, max_header_bytes=1000, max_channels=2)
     connector = StreamConnector(near, limits)
     try:
         yield connector, far.sendall

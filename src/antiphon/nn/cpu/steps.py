@@ -32,7 +32,7 @@ from antiphon.nn.cpu.panels import ask_for, product_job, product_loop
 from antiphon.nn.cpu.quantised import form_of, is_quantised, quantised_job, quantised_loop
 from antiphon.nn.cpu.rows import fit, gate_job, gate_loop, norm_job, norm_loop
 from antiphon.nn.cpu.tape import Tape, Turn, tape_loop
-from antiphon.nn.step import Layer, Multiply, Sizes, Stack, StepInputs, Steps, Turns
+from antiphon.nn.step import DecoderSizes, Layer, Multiply, Stack, StepInputs, Steps, Turns
 
 BEFORE, AFTER, END = "before the attention", "after the attention", "the end of the layer"
 LEAST_ROOM = 16
@@ -62,7 +62,7 @@ class Prepared:
 class Buffers:
     """What a step of at most `room` tokens is computed in: fp32 [room, ...], all layers in the same."""
 
-    def __init__(self, config: Sizes, room: int) -> None:
+    def __init__(self, config: DecoderSizes, room: int) -> None:
         self.x = torch.empty(room, config.hidden_size)
         self.normed, self.delta = torch.empty_like(self.x), torch.empty_like(self.x)
         self.qkv = torch.empty(room, sum(config.qkv_rows))

@@ -10,7 +10,7 @@ millisecond, while the peer copies a long body). How to join them:
     near = tcp.Listener(host, port, secret).accept(timeout_s)              # two hosts
     far = tcp.connect(host, port, secret)
 
-Limits (windows, sizes) are given to `pair` or the Listener; the other end is told. How to send:
+LinkLimits (windows, sizes) are given to `pair` or the Listener; the other end is told. How to send:
 
     if link.can_send("thinker>talker"):
         link.send(Message("thinker>talker", "handoff", encode(order), (array_of(rows),)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from antiphon.core.message import Array, Message
 from antiphon.runtime.connectors.frames import Garbled, Opening, Part, Returned, spread
-from antiphon.runtime.connectors.limits import Limits
+from antiphon.runtime.connectors.limits import LinkLimits
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Inbox:
     """Owns what has arrived and is not released. `give_back` sends credit; `shared` is the sender's arena."""
 
     def __init__(
-        self, limits: Limits, give_back: Callable[[Returned], None], shared: memoryview | None = None
+        self, limits: LinkLimits, give_back: Callable[[Returned], None], shared: memoryview | None = None
     ) -> None:
         self._limits = limits
         self._give_back = give_back

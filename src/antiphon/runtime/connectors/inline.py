@@ -9,13 +9,13 @@ from collections import deque
 
 from antiphon.core.errors import ConnectorClosed, NoCredit
 from antiphon.core.message import Credit, Message
-from antiphon.runtime.connectors.limits import Limits
+from antiphon.runtime.connectors.limits import LinkLimits
 from antiphon.runtime.connectors.outbox import check
 
 
-def pair(limits: Limits | None = None) -> tuple[InlineConnector, InlineConnector]:
+def pair(limits: LinkLimits | None = None) -> tuple[InlineConnector, InlineConnector]:
     """The two ends, each for one thread."""
-    limits, lock = limits or Limits(), threading.Lock()
+    limits, lock = limits or LinkLimits(), threading.Lock()
     one, other = (InlineConnector(limits, lock, end) for end in socket.socketpair())
     one.peer, other.peer = other, one
     return one, other
@@ -38,7 +38,7 @@ class InlineConnector:
 
     peer: InlineConnector
 
-    def __init__(self, limits: Limits, lock: threading.Lock, bell: socket.socket) -> None:
+    def __init__(self, limits: LinkLimits, lock: threading.Lock, bell: socket.socket) -> None:
         bell.setblocking(False)
         self._limits = limits
         self._lock = lock

@@ -13,7 +13,7 @@ _PACKED = struct.Struct("<6Q")
 PACKED_BYTES = _PACKED.size
 
 
-class Limits(msgspec.Struct, frozen=True):
+class LinkLimits(msgspec.Struct, frozen=True):
     """Raises ConfigError where they contradict each other.
 
     window_bytes       in flight on one channel: sent and not released
@@ -54,6 +54,6 @@ class Limits(msgspec.Struct, frozen=True):
         return _PACKED.pack(*(getattr(self, name) for name in self.__struct_fields__))
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Limits:
+    def unpacked(cls, data: bytes) -> LinkLimits:
         """Raises ConfigError."""
         return cls(*_PACKED.unpack(data))

@@ -10,7 +10,7 @@ from antiphon.core.errors import LimitExceeded, NoCredit
 from antiphon.core.message import Credit, Message
 from antiphon.runtime.connectors.arena import Arena
 from antiphon.runtime.connectors.frames import ALIGN, SOON, Garbled, Opening, Part, Returned, pack, spread
-from antiphon.runtime.connectors.limits import Limits
+from antiphon.runtime.connectors.limits import LinkLimits
 
 ARENA_FROM_BYTES = 32 << 10
 """Smaller pieces go over the socket: two short copies are cheaper than a place to give back."""
@@ -54,10 +54,10 @@ class _Channel:
     waiting_bytes: int = 0
 
 
-class Outbox:
+class LinkOutbox:
     """Owns the channels of one direction of a link. With an arena, large bodies are put there."""
 
-    def __init__(self, limits: Limits, arena: Arena | None = None) -> None:
+    def __init__(self, limits: LinkLimits, arena: Arena | None = None) -> None:
         self._limits = limits
         self._arena = arena
         self._channels: dict[str, _Channel] = {}
@@ -187,7 +187,7 @@ class Outbox:
             del self._channels[credit.channel]  # as good as new
 
 
-def check(message: Message, limits: Limits) -> int:
+def check(message: Message, limits: LinkLimits) -> int:
     """The message's bytes. Raises LimitExceeded; ValueError for arrays whose data is not what they say."""
     for array in message.arrays:
         if len(array.data) != array.num_bytes:

@@ -12,7 +12,7 @@ import struct
 
 from antiphon.core.errors import ConfigError, PeerLost
 from antiphon.runtime.connectors.arena import Arena, mapped, new_memory
-from antiphon.runtime.connectors.limits import PACKED_BYTES, Limits
+from antiphon.runtime.connectors.limits import PACKED_BYTES, LinkLimits
 from antiphon.runtime.connectors.stream import StreamConnector
 
 VERSION = 2
@@ -21,11 +21,11 @@ _VERSION = struct.Struct("<H")
 _GREETING_BYTES = _VERSION.size + PACKED_BYTES
 
 
-def pair(limits: Limits | None = None) -> tuple[StreamConnector, socket.socket]:
+def pair(limits: LinkLimits | None = None) -> tuple[StreamConnector, socket.socket]:
     """This process's end, and the socket for the other process, which calls `join` with it. Does not wait:
     what is sent before the other process has started lies ready for it. Close the socket once that process
     has it, or its death will not be noticed."""
-    limits = limits or Limits()
+    limits = limits or LinkLimits()
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     memories = [new_memory(limits.arena_bytes) for _ in range(2)]
     try:
@@ -37,10 +37,10 @@ def pair(limits: Limits | None = None) -> tuple[StreamConnector, socket.socket]:
     return StreamConnector(near, limits, Arena(to_peer), from_peer), far
 
 
-def between(limits: Limits | None = None) -> tuple[socket.socket, socket.socket]:
+def between(limits: LinkLimits | None = None) -> tuple[socket.socket, socket.socket]:
     """Two sockets for two other processes, each of which calls `join` with its own, and need not wait for the
     other. Close both once the processes have them."""
-    limits = limits or Limits()
+    limits = limits or LinkLimits()
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     memories = [new_memory(limits.arena_bytes) for _ in range(2)]
     try:
@@ -69,7 +69,7 @@ def join(connection: socket.socket) -> StreamConnector:
     return StreamConnector(connection, limits, Arena(to_peer), from_peer)
 
 
-def _read(data: bytes) -> Limits:
+def _read(data: bytes) -> LinkLimits:
     if len(data) != _GREETING_BYTES:
         raise PeerLost("the other end of the connector is gone: its process has ended before this one joined")
     (version,) = _VERSION.unpack_from(data)
@@ -78,4 +78,4 @@ def _read(data: bytes) -> Limits:
             f"the other process speaks version {version} of the connector, this one {VERSION}: "
             "run the same release on both sides"
         )
-    return Limits.unpacked(data[_VERSION.size :])
+    return LinkLimits.unpacked(data[_VERSION.size :])

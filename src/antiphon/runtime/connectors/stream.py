@@ -14,8 +14,8 @@ from antiphon.core.message import Credit, Message
 from antiphon.runtime.connectors.arena import Arena
 from antiphon.runtime.connectors.frames import SOON, Bye, Garbled, Head, Opening, Part, Returned, Soon, pack
 from antiphon.runtime.connectors.inbox import Inbox
-from antiphon.runtime.connectors.limits import Limits
-from antiphon.runtime.connectors.outbox import Outbox
+from antiphon.runtime.connectors.limits import LinkLimits
+from antiphon.runtime.connectors.outbox import LinkOutbox
 from antiphon.runtime.connectors.reader import FrameReader
 
 QUEUE_BYTES = 1 << 20
@@ -37,13 +37,13 @@ class StreamConnector:
     def __init__(
         self,
         connection: socket.socket,
-        limits: Limits,
+        limits: LinkLimits,
         arena: Arena | None = None,
         shared: memoryview | None = None,
     ) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._outbox = Outbox(limits, arena)
+        self._outbox = LinkOutbox(limits, arena)
         self._inbox = Inbox(limits, self._return, shared)
         self._reader = FrameReader(self._begin, self._finish, limits.max_header_bytes + HEAD_ROOM_BYTES)
         self._queue: deque[memoryview] = deque()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from antiphon.core.errors import ConfigError, PeerLost
-from antiphon.runtime.connectors.limits import PACKED_BYTES, Limits
+from antiphon.runtime.connectors.limits import PACKED_BYTES, LinkLimits
 from antiphon.runtime.connectors.stream import StreamConnector
 
 log = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ _ACCEPTED, _REFUSED = b"\1", b"\0"
 class Listener:
     """Waits for the other end of a link. `address` is (host, port) with the port that port 0 became."""
 
-    def __init__(self, host: str, port: int, secret: bytes, limits: Limits | None = None) -> None:
+    def __init__(self, host: str, port: int, secret: bytes, limits: LinkLimits | None = None) -> None:
         _check(secret)
         self._secret = secret
-        self._limits = limits or Limits()
+        self._limits = limits or LinkLimits()
         try:
             self._socket = socket.create_server((host, port))
         except OSError as error:
@@ -69,7 +69,7 @@ class Listener:
     def close(self) -> None:
         self._socket.close()
 
-    def _greet(self, connection: socket.socket, until: float) -> Limits:
+    def _greet(self, connection: socket.socket, until: float) -> LinkLimits:
         """Raises ConfigError, PeerLost."""
         mine = _HELLO.pack(MAGIC, VERSION, secrets.token_bytes(32)) + self._limits.packed()
         connection.sendall(mine)
@@ -91,7 +91,7 @@ def connect(host: str, port: int, secret: bytes, timeout_s: float = 10.0) -> Str
     except OSError as error:
         raise PeerLost(f"no peer listens on {host}:{port} ({error.strerror or error})") from None
 
-    def greet(connection: socket.socket, until: float) -> Limits:
+    def greet(connection: socket.socket, until: float) -> LinkLimits:
         theirs = _receive(connection, _HELLO.size, until)
         mine = _HELLO.pack(MAGIC, VERSION, secrets.token_bytes(32))
         connection.sendall(mine)
@@ -103,7 +103,7 @@ def connect(host: str, port: int, secret: bytes, timeout_s: float = 10.0) -> Str
         proof = _receive(connection, _PROOF_BYTES, until)
         if not hmac.compare_digest(proof, _proof(secret, b"listens", theirs, mine)):
             raise ConfigError(f"{host}:{port} does not know the secret: give both sides the same")
-        return Limits.unpacked(theirs[_HELLO.size :])
+        return LinkLimits.unpacked(theirs[_HELLO.size :])
 
     return _greeted(connection, timeout_s, greet)
 
@@ -124,11 +124,11 @@ def adopt(connection: socket.socket) -> StreamConnector:
     """An end of what `between` made. The host itself tells of a peer's death; one that stands still for long
     may go on, and whoever started it knows better."""
     _tune(connection, lost_after_ms=0)
-    return StreamConnector(connection, Limits())
+    return StreamConnector(connection, LinkLimits())
 
 
 def _greeted(
-    connection: socket.socket, wait_s: float, greet: Callable[[socket.socket, float], Limits]
+    connection: socket.socket, wait_s: float, greet: Callable[[socket.socket, float], LinkLimits]
 ) -> StreamConnector:
     """Closes the socket if the greeting fails. Raises ConfigError, PeerLost."""
     try:
