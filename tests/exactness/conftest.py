@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from exactness import cascade
 from exactness.oracle import Expected, Oracle
 from exactness.talk import MAX_CODES, MAX_TEXT, SIZES, Talk
 
+if TYPE_CHECKING:
+    from exactness.oracle25 import Oracle25
+
 
 @dataclass
 class World:
@@ -24,7 +28,7 @@ class World:
 
     path: Path
     omni: Omni
-    oracle: Oracle
+    oracle: Oracle | Oracle25
     contents: list[Content]
     seed: int = 0
     _known: dict[tuple, Expected] = field(default_factory=dict)

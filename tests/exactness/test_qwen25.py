@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,43 +11,14 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import Unit
 from antiphon.core.conversation import Item
 from antiphon.runtime.omni import Content
-from exactness.conftest import mixed_contents, user
+from exactness.conftest import World, mixed_contents, user
 from exactness.oracle import Expected
 from exactness.oracle25 import Oracle25
-from exactness.talk import MAX_CODES, MAX_TEXT, SIZES, Said, Talk
+from exactness.talk import MAX_TEXT, SIZES, Said, Talk
 from exactness.test_preemption import disturb
 from exactness.test_reference import watch_joins
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning:transformers")
-
-
-@dataclass
-class World:
-    path: Path
-    omni: Omni
-    oracle: Oracle25
-    contents: list[Content]
-    _known: dict[tuple, Expected] = field(default_factory=dict)
-
-    @property
-    def eos(self) -> int:
-        return self.omni.engine.node.ar["thinker"].stop_ids[0]
-
-    def expect(self, items: tuple[Item, ...], eos: int | None = None) -> Expected:
-        if (items, eos) not in self._known:
-            self._known[items, eos] = self.oracle.answer(
-                items, max_text=MAX_TEXT, max_codes=MAX_CODES, eos=self.eos if eos is None else eos
-            )
-        return self._known[items, eos]
-
-    def expect_content(self, index: int) -> Expected:
-        return self.expect((self.item(index),))
-
-    def item(self, index: int) -> Item:
-        return user(self.contents[index])
-
-    def talk(self, **overrides) -> Talk:
-        return Talk(self.omni.engine, **overrides)
 
 
 @pytest.fixture(scope="module", params=[0, pytest.param(3, marks=pytest.mark.slow)])
@@ -59,7 +27,9 @@ def world25(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         tmp_path_factory.mktemp("q25") / "tiny", model="qwen2_5_omni", size="tiny", seed=request.param
     )
     omni = Omni(path, device="cpu", dtype="float64", step_tokens=4096, **SIZES)
-    return World(path, omni, Oracle25(path, omni.engine.prompter), mixed_contents(request.param))
+    return World(
+        path, omni, Oracle25(path, omni.engine.prompter), mixed_contents(request.param), request.param
+    )
 
 
 def check(said: Said, expected: Expected, eos: int) -> None:

@@ -12,9 +12,9 @@ from antiphon.core.config import Unit
 from antiphon.engine import copies
 from antiphon.metrics.names import Metric
 from antiphon.runtime.record import RecordWriter, replay
-from exactness.conftest import World, user
+from exactness.conftest import World
 from exactness.talk import SIZES, Talk
-from exactness.test_reference import check
+from exactness.turns import Turns
 from fakes.whims import whims_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`")
@@ -31,31 +31,11 @@ TURNS = ([0, "And now?", "Thanks."], [3, "Then?", "Go on."], [4, "Where?", "Why?
 PEOPLE = range(len(TURNS))
 
 
-class Conversations:
-    """Everybody's turns; each reply is checked against the reference on the whole conversation."""
-
-    def __init__(self, world: World, talk: Talk) -> None:
-        self.world, self.talk = world, talk
-        self.items: list[list] = [[] for _ in TURNS]
-        for person in PEOPLE:
-            talk.open(str(person))
-
-    def ask(self, person: int, turn: int) -> None:
-        content = TURNS[person][turn]
-        content = self.world.contents[content] if isinstance(content, int) else content
-        self.items[person].append(user(content, f"user-{turn}"))
-        self.talk.add(str(person), self.items[person][-1])
-        self.talk.ask(str(person), f"{person}-{turn}")
-
-    def check(self, person: int, turn: int) -> None:
-        said = self.talk.said[f"{person}-{turn}"]
-        check(said, self.world.expect(tuple(self.items[person])), self.world.eos)
-        sessions = self.talk.driver.node._orchestrator._sessions
-        self.items[person].append(sessions.record(str(person)).items[-1])
+class Conversations(Turns):
+    turns = TURNS
 
     def finish(self) -> None:
-        self.talk.close(*map(str, PEOPLE))
-        self.talk.run()
+        super().finish()
         for scheduler in self.talk.driver.node.stages.ar.values():
             assert scheduler.kv.blocks.num_free == scheduler.kv.num_blocks
             assert not scheduler.leases

@@ -13,10 +13,10 @@ from antiphon.core.facts import SpeechEnded, SpeechStarted, TurnAdvised
 from antiphon.engine import copies
 from antiphon.engine.load import Engine, in_lane
 from antiphon.metrics.names import Metric
-from exactness.conftest import World, user
+from exactness.conftest import World
 from exactness.rig import regrouped
 from exactness.talk import Talk
-from exactness.test_reference import check
+from exactness.turns import Turns
 from fakes.whims import whims_of
 from fakes.world import HURRIED
 
@@ -49,31 +49,11 @@ def small_pool(
     return Talk(engine, num_blocks=num_blocks)
 
 
-class Conversations:
-    """Everybody's turns in turns; each reply is checked against the reference on the whole conversation."""
-
-    def __init__(self, world: World, talk: Talk) -> None:
-        self.world, self.talk = world, talk
-        self.items: list[list] = [[] for _ in TURNS]
-        for person in range(len(TURNS)):
-            talk.open(str(person))
-
-    def ask(self, person: int, turn: int) -> None:
-        content = TURNS[person][turn]
-        content = self.world.contents[content] if isinstance(content, int) else content
-        self.items[person].append(user(content, f"user-{turn}"))
-        self.talk.add(str(person), self.items[person][-1])
-        self.talk.ask(str(person), f"{person}-{turn}")
-
-    def check(self, person: int, turn: int) -> None:
-        said = self.talk.said[f"{person}-{turn}"]
-        check(said, self.world.expect(tuple(self.items[person])), self.world.eos)
-        sessions = self.talk.driver.node._orchestrator._sessions
-        self.items[person].append(sessions.record(str(person)).items[-1])
+class Conversations(Turns):
+    turns = TURNS
 
     def finish(self) -> None:
-        self.talk.close(*(str(person) for person in range(len(TURNS))))
-        self.talk.run()
+        super().finish()
         self.talk.check_all_free()
         for scheduler in self.talk.driver.node.stages.ar.values():
             assert scheduler.tiers.host.num_free == scheduler.tiers.host.num_blocks
