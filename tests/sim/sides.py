@@ -176,7 +176,7 @@ class Real:
         )
         self.facts: list[Fact] = []
         self.errors: list[tuple[str, str]] = []
-        self._keep(self.session.start(0.0))
+        self._keep(self.session.start())
 
     def wait(self, seconds: float) -> None:
         """Its server calls it when it asked for it."""

@@ -156,7 +156,7 @@ class Driver:
         self.events: list[dict[str, Any]] = []
         self.recorder = Recorder()
         self.facts: list[PersonFact] = []
-        self.started = self._keep(self.session.start(0.0))
+        self.started = self._keep(self.session.start())
 
     def send(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
         return self.frame(json.dumps({"type": kind, **fields}))

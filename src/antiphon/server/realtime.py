@@ -147,7 +147,7 @@ class Connection:
         self._metrics.opened.inc()
         self._metrics.sessions.inc()
         self._engine.attach(self._session.id, self._on_output)
-        self._carry_out(self._session.start(time.monotonic()))
+        self._carry_out(self._session.start())
         tasks = [
             asyncio.create_task(task)
             for task in (self._read_frames(), self._write_events(), self._is_cut.wait())

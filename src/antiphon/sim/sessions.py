@@ -92,7 +92,7 @@ class ServerSession:
     def open(self) -> None:
         """The client connects and says what its session is, in one round trip: nobody waits for another."""
         now = self._agenda.now
-        self._carry_out(self._wire.start(now))
+        self._carry_out(self._wire.start())
         introduced = self._wire.receive_object({"type": "session.update", "session": self._asked}, now)
         for effect in introduced:
             assert isinstance(effect, ServerEvent)

@@ -149,7 +149,7 @@ class RealtimeSession:
         times = [time for time in (self._responses.held_until, self._idle_at) if time is not None]
         return min(times, default=None)
 
-    def start(self, now: float) -> list[Effect]:
+    def start(self) -> list[Effect]:
         """Open the session, unprompted; once."""
         assert self.phase is SessionPhase.NEW, f"start needs a new session, this one is {self.phase.value}"
         self.phase = SessionPhase.OPEN
