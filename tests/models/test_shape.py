@@ -14,7 +14,7 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.latency.shapes import DecoderShape, FlowVocoderShape, find_shape
 from antiphon.models.qwen2_5_omni.family import FAMILY as QWEN25
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.shape import read_shape
+from antiphon.models.qwen3_omni.geometry import read_shape
 from antiphon.models.text.family import FAMILY as TEXT
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gpu_decode.py"

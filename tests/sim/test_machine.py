@@ -56,7 +56,7 @@ from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile, Served, SoundWindow
 from antiphon.metrics.log import TextDelta
 from antiphon.models.qwen2_5_omni.windows import BLOCKS_AHEAD, next_window
-from antiphon.models.qwen3_omni.counts import num_audio_tokens
+from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens
 from antiphon.sim import model
 from antiphon.sim.devices import Devices, Span
 from antiphon.sim.driver import VirtualDriver

@@ -1,5 +1,6 @@
-"""What the deciding half must know of a decoder that writes text, whatever its family: sizes, stop ids,
-sampling defaults. Reads generation_config.json as a dict; free of torch.
+"""What the deciding half must know of a decoder, whatever its family: sizes, stop ids and sampling defaults
+of one that writes text, and the shape from which latency models are made. Reads generation_config.json as a
+dict; free of torch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 from antiphon.core.config import ArConfig, EngineOptions
 from antiphon.core.sampling import Sampling
+from antiphon.latency.shapes import DecoderShape
+from antiphon.models.decoder_config import DecoderConfig
 
 Json = Mapping[str, Any]
 
@@ -70,3 +73,29 @@ def token_ids(value: int | list[int] | None) -> tuple[int, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, int) else tuple(value)
+
+
+def decoder_shape(
+    config: DecoderConfig,
+    vocab: int,
+    *,
+    payload: int = 0,
+    codebooks: int = 1,
+    predictor: DecoderShape | None = None,
+) -> DecoderShape:
+    """`payload`, `codebooks` and `predictor` as in DecoderShape."""
+    return DecoderShape(
+        layers=config.num_layers,
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab=vocab,
+        mlp=config.shared_expert_size if config.is_moe else config.intermediate_size,
+        experts=config.num_experts,
+        picks=config.num_picks,
+        expert=config.expert_size,
+        payload=payload,
+        codebooks=codebooks,
+        predictor=predictor,
+    )

@@ -18,9 +18,8 @@ from antiphon.models.layout import speech_of
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen2_5_omni.audio import AudioFeatures
 from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS, Qwen25OmniConfig
-from antiphon.models.qwen2_5_omni.geometry import read_geometry
+from antiphon.models.qwen2_5_omni.geometry import read_geometry, read_shape
 from antiphon.models.qwen2_5_omni.prompt import load_prompter
-from antiphon.models.qwen2_5_omni.shape import read_shape
 from antiphon.models.qwen2_5_omni.stages import SpeechStage
 from antiphon.models.qwen2_5_omni.voices import load_voices
 from antiphon.models.qwen2_5_omni.weights import LAYOUTS

@@ -17,9 +17,8 @@ from antiphon.models.geometry import Json
 from antiphon.models.layout import speech_of
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.geometry import read_geometry
+from antiphon.models.qwen3_omni.geometry import read_geometry, read_shape
 from antiphon.models.qwen3_omni.prompt import load_prompter
-from antiphon.models.qwen3_omni.shape import read_shape
 from antiphon.models.qwen3_omni.shards import load_shard, shard_config, shard_layout
 from antiphon.models.qwen3_omni.stages import Scale, SpeechStage
 from antiphon.models.qwen3_omni.weights import LAYOUTS

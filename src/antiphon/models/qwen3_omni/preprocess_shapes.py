@@ -1,4 +1,4 @@
-"""How many positions a clip or a picture takes, from its size alone.
+"""How many positions a recording, a clip or a picture takes, from its size alone.
 
 Pure arithmetic on the numbers of preprocessor_config.json: nothing here decodes media, and nothing here
 must know tensors, tokenizers or the engine. The rules are those of the reference processors.
@@ -14,15 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.qwen3_omni.counts import num_audio_tokens, num_image_tokens
 
 Grid = tuple[int, int, int]
 MAX_ASPECT_RATIO = 200
 MIN_FPS, MAX_FPS = 0.01, 1000.0
 
+CHUNK_FRAMES = 100
+"""Mel frames (10 ms each) of one encoder chunk; a full chunk gives 13 tokens."""
+
+CHUNK_TOKENS = 13
+
 FRAME_PIXELS = 128 * 32 * 32, 768 * 32 * 32
 """Fewest and most pixels of a frame after resizing: the reference's processor names them in every call, so
 whatever limits a checkpoint's files have for pictures or videos, these count for frames."""
+
+
+def num_audio_tokens(num_frames: int) -> int:
+    """Tokens for `num_frames` mel frames: 13 a full second, and three halvings (rounded up) of the rest."""
+    chunks, rest = divmod(num_frames, CHUNK_FRAMES)
+    for _ in range(3):
+        rest = (rest + 1) // 2
+    return chunks * CHUNK_TOKENS + rest
+
+
+def num_image_tokens(grid: Grid, merge_size: int = 2) -> int:
+    """Tokens for a (time, height, width) grid of patches: one per merged square of patches."""
+    time, height, width = grid
+    return time * height * width // merge_size**2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.latency.shapes import ModelShape
 from antiphon.models.decoder_stage import Thinker, plain_positions
 from antiphon.models.family import Family
-from antiphon.models.geometry import Json, text_stage
+from antiphon.models.geometry import Json, decoder_shape, text_stage
 from antiphon.models.prompt import NoMedia, Prompter
-from antiphon.models.shapes import decoder_shape
 from antiphon.models.text.model import TextConfig, text_layout
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
 
