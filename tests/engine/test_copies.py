@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from antiphon.core.facts import CopyDone, CopyFailed, Fact
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.engine import copies
-from antiphon.engine.copies import KvCopies, StreamLane, ThreadLane, lane_maker, runs
+from antiphon.engine.copies import CopyStreamLane, CopyThreadLane, KvCopies, lane_maker, runs
 from antiphon.engine.kv_pool import KvPool
 from engine.pools import new_pool
 
@@ -157,7 +157,7 @@ def test_one_direction_keeps_its_order_over_all_units(gate: Gate) -> None:
     """They share the device's link. Reports of one unit do not wait for those of another."""
     pools = {"a": new_pool(), "b": new_pool()}
     gate.hold(pools["a"].host["low"][0])
-    mover = KvCopies(pools, ThreadLane)
+    mover = KvCopies(pools, CopyThreadLane)
     mover.copy(CopyBlocks("a", "low", "host", ints([0]), ints([0]), 0))
     mover.copy(CopyBlocks("b", "low", "host", ints([0]), ints([0]), 1))
     mover.copy(CopyBlocks("b", "low", "device", ints([1]), ints([1]), 2))
@@ -174,7 +174,7 @@ def test_one_direction_keeps_its_order_over_all_units(gate: Gate) -> None:
 def test_a_unit_whose_copies_are_done_is_answered_while_another_waits(gate: Gate) -> None:
     pools = {"a": new_pool(), "b": new_pool()}
     gate.hold(pools["a"].host["low"][0])
-    mover = KvCopies(pools, ThreadLane)
+    mover = KvCopies(pools, CopyThreadLane)
     mover.copy(CopyBlocks("a", "low", "host", ints([0]), ints([0]), 0))
     mover.copy(CopyBlocks("b", "low", "device", ints([1]), ints([1]), 1))
     landed(pools["b"], "low", 1)
@@ -212,7 +212,7 @@ def test_the_same_blocks_are_copied_in_the_order_given(
         for target, source in zip(expected[tier], sources[origin], strict=True):
             target[order.targets] = source[order.sources].clone()
     gate.hold(ours.device["low"][0] if is_move else ours.host["low"][0])
-    mover = KvCopies(pools, ThreadLane)
+    mover = KvCopies(pools, CopyThreadLane)
     (mover.move if isinstance(earlier, MoveBlocks) else mover.copy)(earlier)  # type: ignore[arg-type]
     mover.copy(later)
     time.sleep(0.05)
@@ -260,7 +260,7 @@ def test_who_drops_the_mover_leaves_no_thread_behind(gate: Gate) -> None:
 def test_a_gpu_has_streams_for_lanes() -> None:
     """Made on a GPU only: tests/gpu."""
     made = lane_maker(torch.device("cuda:1"))
-    assert made.func is StreamLane  # type: ignore[attr-defined]
+    assert made.func is CopyStreamLane  # type: ignore[attr-defined]
     assert made.args == (torch.device("cuda:1"),)  # type: ignore[attr-defined]
 
 

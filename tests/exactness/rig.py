@@ -16,7 +16,7 @@ from antiphon.core.facts import NO_TOKENS, CopyDone, PromptReady, StepDone
 from antiphon.core.plans import ArStep, BlockDelta, CopyBlocks, EncodeStep, Join, RenderPrompt, ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.ar import ArExecutor
-from antiphon.engine.copies import KvCopies, ThreadLane
+from antiphon.engine.copies import CopyThreadLane, KvCopies
 from antiphon.engine.load import Engine
 from antiphon.engine.payloads import InlinePayloads
 from antiphon.engine.speech import SpeechRunner
@@ -51,7 +51,7 @@ def regrouped(engine: Engine, count: int, host_blocks: int = 0) -> Engine:
     speech = SpeechRunner(talker._model, ar["talker"])
     executors = {**engine.executors, "thinker": ArExecutor(text), "talker": ArExecutor(speech)}
     payloads = InlinePayloads({"thinker": text}, {"talker": speech}, features)
-    mover = KvCopies({"thinker": text.pool, "talker": speech.pool}, ThreadLane)
+    mover = KvCopies({"thinker": text.pool, "talker": speech.pool}, CopyThreadLane)
     node = msgspec.structs.replace(engine.node, ar=ar)
     return replace(engine, executors=executors, payloads=payloads, mover=mover, node=node)
 
@@ -74,7 +74,7 @@ class Rig:
         self.runner = TextRunner(loaded._model, self.config, loaded._features)
         self.pool = self.runner.pool
         self.executor = ArExecutor(self.runner)
-        self.copies = KvCopies({STAGE: self.pool}, ThreadLane)
+        self.copies = KvCopies({STAGE: self.pool}, CopyThreadLane)
         self.free = {group: rng.permutation(160).tolist() for group in self.pool.groups}
         self.tables: dict[tuple[str, int], list[int]] = {}
         self.tokens: list[list[int]] = [[] for _ in indices]

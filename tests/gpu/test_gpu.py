@@ -15,7 +15,7 @@ from antiphon import Omni
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyDone
 from antiphon.core.plans import ArStep, CopyBlocks, ints
-from antiphon.engine.copies import KvCopies, StreamLane, lane_maker
+from antiphon.engine.copies import CopyStreamLane, KvCopies, lane_maker
 from antiphon.engine.kv_pool import KvPool
 from antiphon.nn.attention import PagedBatch, paged_attention
 from antiphon.nn.backends import BACKENDS
@@ -88,7 +88,7 @@ def test_blocks_go_and_come_back_on_streams_of_their_own() -> None:
     between the two; each layer is read behind its own event only."""
     pool = new_pool()
     (group,) = pool.groups
-    assert isinstance(lane_maker(CUDA)(), StreamLane)
+    assert isinstance(lane_maker(CUDA)(), CopyStreamLane)
     mover = KvCopies({"s": pool}, lane_maker(CUDA))
     blocks, host, others = list(range(3, 23)), list(range(29, 9, -1)), list(range(39, 19, -1))
     before = [tuple(tensor[blocks].clone() for tensor in layer) for layer in pool.device[group]]

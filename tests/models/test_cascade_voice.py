@@ -20,7 +20,7 @@ from antiphon.models.cascade.phrases import next_phrase, shortened
 from antiphon.models.cascade.symbols import Characters
 from antiphon.models.cascade.vits import Vits
 from antiphon.models.cascade.vits_layout import VitsConfig, voice_layout
-from antiphon.models.cascade.voice import WINDOW, Voice
+from antiphon.models.cascade.voice import WINDOW, VitsVoice
 from antiphon.models.layout import Layout
 
 TEXT = "well, it is a fine day. we shall walk by the sea, and then we go home again! yes."
@@ -107,7 +107,7 @@ def test_a_phrase_in_which_every_word_leaves_something_open_ends_all_the_same() 
     assert next_phrase(text, num_before=0, is_over=False) == len("and the of " * 4)
 
 
-def test_a_phrase_of_many_tokens_is_cut_alike_however_many_come_at_once(voice: Voice) -> None:
+def test_a_phrase_of_many_tokens_is_cut_alike_however_many_come_at_once(voice: VitsVoice) -> None:
     """No clause ends it, and no word of it that a phrase may end with."""
     tokens = list(range(200))
     ends = []
@@ -135,25 +135,25 @@ def test_one_character_again_and_again_takes_time_in_proportion(template: str, c
     assert seconds(16_000) < 24 * seconds(2_000), "8 times as long; the square would be 64"
 
 
-def make(path: Path, **changed: Any) -> Voice:
+def make(path: Path, **changed: Any) -> VitsVoice:
     config = VitsConfig.from_dict({**json.loads((path / "voice/config.json").read_text()), **changed})
     layout = Layout()
     voice_layout(layout, config)
     params = layout.fill(load_file(path / "voice/model.safetensors"), "cpu", torch.float64)
     tokenizer = Tokenizer.from_file(str(path / "thinker/tokenizer.json"))
-    return Voice(Vits(config, params), Characters(path / "voice"), tokenizer)
+    return VitsVoice(Vits(config, params), Characters(path / "voice"), tokenizer)
 
 
 @pytest.fixture(scope="module")
-def voice(cascade_checkpoint: Path) -> Voice:
+def voice(cascade_checkpoint: Path) -> VitsVoice:
     return make(cascade_checkpoint)
 
 
-def ids_of(voice: Voice, text: str) -> list[int]:
+def ids_of(voice: VitsVoice, text: str) -> list[int]:
     return voice._tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def speak(voice: Voice, texts: Iterable[str], chunk: int) -> list[SimpleNamespace]:
+def speak(voice: VitsVoice, texts: Iterable[str], chunk: int) -> list[SimpleNamespace]:
     """All of them in one batch, so many tokens of each a step."""
     said = [SimpleNamespace(wave=[], words=[], steps=[], ids=ids_of(voice, text)) for text in texts]
     streams = [voice.open(None) for _ in said]
@@ -172,7 +172,7 @@ def speak(voice: Voice, texts: Iterable[str], chunk: int) -> list[SimpleNamespac
             said[i].words += voice.spoken(streams[i])
 
 
-def whole(voice: Voice, text: str) -> np.ndarray:
+def whole(voice: VitsVoice, text: str) -> np.ndarray:
     parts = []
     for phrase in phrases(text):
         symbols, _ = voice._symbols.read(phrase.strip())
@@ -180,7 +180,7 @@ def whole(voice: Voice, text: str) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def test_windows_of_many_sound_as_each_phrase_alone(voice: Voice):
+def test_windows_of_many_sound_as_each_phrase_alone(voice: VitsVoice):
     texts = [TEXT, "good morning to all of you who are here", "..."]
     for chunk in (1, 50):
         said = speak(voice, texts, chunk)
@@ -190,7 +190,7 @@ def test_windows_of_many_sound_as_each_phrase_alone(voice: Voice):
         assert sum(said[2].steps) == 0, "nothing in it can be said"
 
 
-def in_bytes(voice: Voice, words: list[str]) -> Voice:
+def in_bytes(voice: VitsVoice, words: list[str]) -> VitsVoice:
     """The same voice for a tokenizer of these words, from 256 on, and of bytes as a fallback."""
     vocab = {f"<0x{value:02X}>": value for value in range(256)} | {
         word: 256 + at for at, word in enumerate(words)
@@ -199,10 +199,10 @@ def in_bytes(voice: Voice, words: list[str]) -> Voice:
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return Voice(voice._vits, voice._symbols, tokenizer)
+    return VitsVoice(voice._vits, voice._symbols, tokenizer)
 
 
-def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
+def test_bytes_that_are_no_characters_are_passed_over(voice: VitsVoice):
     """As a fallback they may be any; whatever is said around them is spoken, and others sound as ever."""
     other = in_bytes(voice, ["\u2581good", "\u2581morning", "\u2581to", "\u2581you."])
     tokens = [[256, 0x61, 0xC3, 257, 258, 259], [256, 257, 258, 259]]
@@ -217,7 +217,7 @@ def test_bytes_that_are_no_characters_are_passed_over(voice: Voice):
     assert sum(map(len, waves[0])) > 0
 
 
-def test_a_word_that_ends_in_half_a_character_is_over_with_its_last_token(voice: Voice):
+def test_a_word_that_ends_in_half_a_character_is_over_with_its_last_token(voice: VitsVoice):
     other = in_bytes(voice, ["\u2581good"])
     stream, found = other.open(None), []
     codes = np.array([[256], [0xC3]], np.int64)
@@ -231,7 +231,7 @@ def test_a_word_that_ends_in_half_a_character_is_over_with_its_last_token(voice:
 
 @pytest.mark.parametrize("text", ["a " + "=" * 4094, "a " + "= " * 2047, "=" * 4095 + "b"])
 def test_what_nobody_can_say_is_looked_at_in_proportion(
-    voice: Voice, text: str, monkeypatch: pytest.MonkeyPatch
+    voice: VitsVoice, text: str, monkeypatch: pytest.MonkeyPatch
 ):
     num_seen = 0
 
@@ -249,7 +249,7 @@ def test_what_nobody_can_say_is_looked_at_in_proportion(
     assert num_seen < 6 * len(text), "looked at as a whole for each cut: 8 times"
 
 
-def test_words_end_where_their_durations_do(voice: Voice):
+def test_words_end_where_their_durations_do(voice: VitsVoice):
     one = speak(voice, [TEXT], 2)[0]
     tokens = [count for count, _ in one.words]
     assert len(tokens) == len(TEXT.split())
@@ -266,7 +266,7 @@ def test_words_end_where_their_durations_do(voice: Voice):
     assert ends[-1] == sum(one.steps)
 
 
-def test_sound_at_the_wires_rate(cascade_checkpoint: Path, voice: Voice):
+def test_sound_at_the_wires_rate(cascade_checkpoint: Path, voice: VitsVoice):
     slow = make(cascade_checkpoint, sampling_rate=22050)
     wave = np.concatenate(speak(slow, [TEXT], 3)[0].wave)
     expected = soxr.resample(whole(voice, TEXT).astype(np.float32), 22050, 24000)

@@ -13,11 +13,11 @@ from antiphon.core.ports import Prompter
 from antiphon.graphs import find_graph
 from antiphon.latency.features import SpeechFeatures
 from antiphon.latency.profile import Reading, Served
-from antiphon.sim.devices import Devices, Span
+from antiphon.sim.devices import BusySpan, Devices
 from antiphon.sim.driver import MEDIUM_TOKENS
 from antiphon.sim.model import SimEngine
 from antiphon.sim.prompter import SimPrompter
-from antiphon.sim.reading import Ears, ReadingVoice
+from antiphon.sim.reading import ReadingVoice, RecordingEncoder
 from antiphon.sim.run import stage_model
 from fakes import toy
 from fakes.fleet import Fleet
@@ -66,7 +66,7 @@ class CascadeModel:
     def __init__(self, config: NodeConfig) -> None:
         graph = find_graph(config.graph)
         served = Served(config, reading=Reading(3, 6, 4800, 6000))
-        ears, engine = Ears(), SimEngine(served, {})
+        ears, engine = RecordingEncoder(), SimEngine(served, {})
         self.stages = {
             unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in config.placed
         }
@@ -111,11 +111,11 @@ class Hardware(Devices):
         super().__init__(COSTS, config.placed, BLOCK_BYTES, POSITION_BYTES)
         self._mover = model.payloads.mover
 
-    def copy(self, order: CopyBlocks, now: float) -> Span:
+    def copy(self, order: CopyBlocks, now: float) -> BusySpan:
         self._mover.copy(order)
         return super().copy(order, now)
 
-    def move(self, order: MoveBlocks, now: float) -> Span:
+    def move(self, order: MoveBlocks, now: float) -> BusySpan:
         self._mover.move(order)
         return super().move(order, now)
 

@@ -58,7 +58,7 @@ from antiphon.metrics.log import TextDelta
 from antiphon.models.qwen2_5_omni.windows import BLOCKS_AHEAD, next_window
 from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens
 from antiphon.sim import model
-from antiphon.sim.devices import Devices, Span
+from antiphon.sim.devices import BusySpan, Devices
 from antiphon.sim.driver import VirtualDriver
 from antiphon.sim.events import Agenda
 from antiphon.sim.executors import (
@@ -442,7 +442,7 @@ def test_a_single_device_runs_one_step_at_a_time_and_its_driver_waits() -> None:
     devices, decided_s = simulation.driver._machine.devices, list[float]()
     run, decide = devices.run, simulation.driver.node.decide
 
-    def watched(step: Step, now: float) -> Span:
+    def watched(step: Step, now: float) -> BusySpan:
         span = run(step, now)
         spans.append((now, span.end_s))
         return span

@@ -23,7 +23,7 @@ from antiphon.metrics.summary import figures
 from antiphon.sim.model import SimEngine
 from antiphon.sim.places import Replicas, placed
 from antiphon.sim.prompter import SimPrompter
-from antiphon.sim.reading import KEPT_RECORDINGS, TOKENS_PER_S, Ears, ReadingVoice, Transcriber
+from antiphon.sim.reading import KEPT_RECORDINGS, TOKENS_PER_S, ReadingVoice, RecordingEncoder, Transcriber
 from antiphon.sim.run import Simulation, simulate
 from antiphon.sim.suited import unsuited
 from antiphon.workload.load import named
@@ -83,7 +83,7 @@ def test_a_phrase_is_spoken_window_by_window_and_the_rest_with_the_end() -> None
 
 
 def test_a_transcript_is_as_long_as_what_was_said() -> None:
-    ears, recording = Ears(), AudioPart(bytes(4 * 32_000), 77)
+    ears, recording = RecordingEncoder(), AudioPart(bytes(4 * 32_000), 77)
     ears.run(EncodeStep("ears", 0, (recording,), ""))
     writer = Transcriber(cascade_config().ar["transcriber"], ears)
     ids = ints([5, 6])

@@ -24,7 +24,7 @@ _LIBRARY = files("antiphon.assembly").joinpath("deployments")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DeploymentSource:
     """One file: what it is called in errors, what it says, and where files that it names are."""
 
     where: str
@@ -74,7 +74,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     return merged
 
 
-def _chain(what: str) -> Iterator[Source]:
+def _chain(what: str) -> Iterator[DeploymentSource]:
     """The file, then what it is based on, and so on."""
     seen: list[str] = []
     folder: Path | None = Path()
@@ -92,7 +92,7 @@ def _chain(what: str) -> Iterator[Source]:
         what, folder = base, source.folder
 
 
-def _open(what: str, folder: Path | None) -> Source:
+def _open(what: str, folder: Path | None) -> DeploymentSource:
     """`folder` None: of a deployment that ships, which is based on others that ship only."""
     if what in deployment_names():
         text = _LIBRARY.joinpath(f"{what}.yaml").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def _open(what: str, folder: Path | None) -> Source:
     return _parsed(read(path, str(path), "deployment"), str(path), path.parent)
 
 
-def _parsed(text: str, where: str, folder: Path | None) -> Source:
+def _parsed(text: str, where: str, folder: Path | None) -> DeploymentSource:
     tree, node = parse(text, where, "a deployment is a mapping of keys such as `stages`")
     edges, preset = tree.get("edges"), tree.get("preset")
     if isinstance(edges, dict):
@@ -116,7 +116,7 @@ def _parsed(text: str, where: str, folder: Path | None) -> Source:
     parts = tree.get("parts")
     if isinstance(parts, dict) and folder is not None:
         tree["parts"] = {part: _located(named, folder) for part, named in cast(Tree, parts).items()}
-    return Source(where, tree, node, folder)
+    return DeploymentSource(where, tree, node, folder)
 
 
 def _located(named: Any, folder: Path) -> Any:
@@ -128,7 +128,7 @@ def _located(named: Any, folder: Path) -> Any:
     return named if is_hub_id else str(path.resolve())
 
 
-def _explained(mistake: Any, chain: Sequence[Source]) -> str:
+def _explained(mistake: Any, chain: Sequence[DeploymentSource]) -> str:
     loc = [str(part) for part in mistake["loc"] if part != "[key]"]
     place = next((_place(source, loc) for source in chain if _line(source.node, loc)), None)
     place = place or _place(chain[0], loc)
@@ -139,7 +139,7 @@ def _explained(mistake: Any, chain: Sequence[Source]) -> str:
     return f"{place}: {'.'.join(loc)}: {message[0].lower()}{message[1:]}{given}"
 
 
-def _place(source: Source, loc: Sequence[str]) -> str:
+def _place(source: DeploymentSource, loc: Sequence[str]) -> str:
     """File, and the line where so much of the location is written."""
     for length in range(len(loc), 0, -1):
         if line := _line(source.node, loc[:length]):

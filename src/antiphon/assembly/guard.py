@@ -24,9 +24,9 @@ from antiphon.assembly.answers import plain_text
 from antiphon.assembly.watched import (
     COMPARED,
     HOLDS_UP,
+    AnswerListener,
     Incident,
     Key,
-    Listener,
     Oversight,
     Watched,
     place_of,
@@ -83,7 +83,7 @@ class Guard(Oversight):
     """Owner of the policies of a node as they are asked. Tells what they did."""
 
     def __init__(
-        self, stopwatch: Callable[[], float] | None = None, listener: Listener | None = None
+        self, stopwatch: Callable[[], float] | None = None, listener: AnswerListener | None = None
     ) -> None:
         """stopwatch: seconds of any clock; None: nothing is timed."""
         super().__init__(stopwatch, listener)

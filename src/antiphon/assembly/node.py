@@ -16,7 +16,7 @@ from antiphon.assembly.preset import Preset, resolved
 from antiphon.assembly.times import NodeTimes
 from antiphon.assembly.units import graph_of, maker, units_of
 from antiphon.assembly.watch import Watch
-from antiphon.assembly.watched import Listener
+from antiphon.assembly.watched import AnswerListener
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import Fact, PersonFact, PolicySuspended, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, Decision, Order, ResponseOutput, Step, TurnAnswer
@@ -37,7 +37,7 @@ from antiphon.stage.policies import soonest
 PERSON_FACTS = frozenset(get_args(PersonFact))
 
 
-class Observer(Listener, Protocol):
+class Observer(AnswerListener, Protocol):
     """Hears what policies say and where KV goes, call by call. It changes nothing."""
 
     def moved(self, moved: KvMoved) -> None: ...

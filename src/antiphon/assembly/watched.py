@@ -46,7 +46,7 @@ class Incident:
         return f"policy {self.policy} ({place_of(self.decision, self.unit)}): {self.message}"
 
 
-class Listener(Protocol):
+class AnswerListener(Protocol):
     """Hears every answer that is carried out, the baseline's in a policy's place included, and where one that
     is observed differs from it."""
 
@@ -63,7 +63,7 @@ class Oversight:
     are suspended."""
 
     def __init__(
-        self, stopwatch: Callable[[], float] | None = None, listener: Listener | None = None
+        self, stopwatch: Callable[[], float] | None = None, listener: AnswerListener | None = None
     ) -> None:
         """stopwatch: seconds of any clock; None: nothing is timed."""
         self.listener = listener

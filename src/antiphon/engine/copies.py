@@ -46,7 +46,7 @@ class Copy(Arrival, Protocol):
         ...
 
 
-class Lane(Protocol):
+class CopyLane(Protocol):
     """Carries copies out in the order given."""
 
     def start(self, group: str, moves: list[Move]) -> Copy:
@@ -97,14 +97,14 @@ class KvCopies:
     """
 
     def __init__(
-        self, pools: dict[str, KvPool], new_lane: Callable[[], Lane], link_gb_s: float | None = None
+        self, pools: dict[str, KvPool], new_lane: Callable[[], CopyLane], link_gb_s: float | None = None
     ) -> None:
         """new_lane: makes the lane of a direction, with the first copy in it. link_gb_s: most that copies to
         the host and back take, each; in lanes of threads only."""
         self.pools = pools
         self._link_gb_s = link_gb_s
         self._new_lane = new_lane
-        self._lanes: dict[Direction, Lane] = {}
+        self._lanes: dict[Direction, CopyLane] = {}
         self._pending: dict[str, deque[Pending]] = {unit: deque() for unit in pools}
         """By the unit that waits for it."""
 
@@ -148,7 +148,7 @@ class KvCopies:
         """Of one direction, its lane keeps the order."""
         return (each for pending in self._pending.values() for each in pending if each.direction != direction)
 
-    def _lane(self, direction: Direction) -> Lane:
+    def _lane(self, direction: Direction) -> CopyLane:
         if direction not in self._lanes:
             self._lanes[direction] = self._new_lane()
         return self._lanes[direction]
@@ -190,7 +190,7 @@ class BrokenCopy:
         raise self._error
 
 
-class ThreadLane:
+class CopyThreadLane:
     """One worker thread, started with the first copy."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class ThreadCopy:
         return True
 
 
-class StreamLane:
+class CopyStreamLane:
     """A CUDA stream. A copy begins after what the device was given before it."""
 
     def __init__(self, device: torch.device) -> None:
@@ -271,9 +271,9 @@ class StreamCopy:
         return self._layers[-1].query()
 
 
-def lane_maker(device: torch.device) -> Callable[[], Lane]:
+def lane_maker(device: torch.device) -> Callable[[], CopyLane]:
     """Makes lanes for a device's copies."""
-    return partial(StreamLane, device) if device.type == "cuda" else ThreadLane
+    return partial(CopyStreamLane, device) if device.type == "cuda" else CopyThreadLane
 
 
 def moves(order: CopyOrder, source: Planes, target: Planes, after: Sequence[Arrival] = ()) -> list[Move]:

@@ -45,7 +45,7 @@ from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.preparation import CONTEXT_LENGTH, STAGE_LOST, Preparation
 from antiphon.flow.reply_route import CallIds, ReplyRoute
-from antiphon.flow.response import ResponseState, Voice
+from antiphon.flow.response import ResponseState, SpeechPhase
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.flow.transcripts import Transcripts
@@ -203,7 +203,7 @@ class Orchestrator:
             self._preparation.queue(response, now)
         else:
             self._route.say(response, fact.reply, now)
-            if response.voice is Voice.LOST:
+            if response.voice is SpeechPhase.LOST:
                 self._end_as_mute(response)
             elif not response.open_units:
                 self._sessions.end(response, "completed", "")
@@ -256,7 +256,7 @@ class Orchestrator:
         if stages.stage_of(unit) == stages.transcriber_stage:
             self._transcribed(brought)
             return
-        is_entry, hands_on, lost = stages.is_entry(unit), stages.hands_on(unit), Voice.LOST
+        is_entry, hands_on, lost = stages.is_entry(unit), stages.hands_on(unit), SpeechPhase.LOST
         ahead = self._advance.request
         for progress in brought:
             if progress.request == ahead:

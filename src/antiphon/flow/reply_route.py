@@ -9,7 +9,7 @@ from antiphon.core.facts import NO_TOKENS, Ints
 from antiphon.core.graph import Edge, StageGraph
 from antiphon.core.plans import AudioOut, Handoff, TokensOut, ints
 from antiphon.flow.outbox import Outbox
-from antiphon.flow.response import ResponseState, Voice
+from antiphon.flow.response import ResponseState, SpeechPhase
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import Frontier
@@ -20,7 +20,7 @@ from antiphon.stage.requests import UNBOUNDED, RequestProgress
 ENTRY = 0
 """The frontier's place of the stage that writes."""
 
-SPOKEN = Voice.PENDING, Voice.OPEN
+SPOKEN = SpeechPhase.PENDING, SpeechPhase.OPEN
 """What is written is, or will be, spoken."""
 
 
@@ -102,8 +102,8 @@ class ReplyRoute:
         elif not first:
             num_known = len(response.reply) - (progress.tokens is not None)
             self._speak_behind(response, num_known, now, over)
-        if is_calling and response.voice is Voice.PENDING:
-            response.voice = Voice.SILENT
+        if is_calling and response.voice is SpeechPhase.PENDING:
+            response.voice = SpeechPhase.SILENT
             self._frontier.end_speech(response.slot)
 
     def _tell_prompt(self, response: ResponseState, logprobs: bytes) -> None:
@@ -119,7 +119,7 @@ class ReplyRoute:
         self._frontier.make(ENTRY, response.slot, len(reply), now)
         if len(reply):
             self._emit_tokens(response, self._stages.entry_stage, reply.reshape(-1, 1))
-        if response.voice is Voice.PENDING:
+        if response.voice is SpeechPhase.PENDING:
             self._recite(response, response.reply, now)
 
     def frame(self, response: ResponseState, progress: RequestProgress) -> None:
@@ -148,7 +148,7 @@ class ReplyRoute:
         self._sound(response, heard.samples, heard.audio, heard.words)
         if self._stages.talker_stage is not None:
             self._talker(response).grant(response.request, self._credit(response, heard.frames))
-        elif response.voice is Voice.OPEN:
+        elif response.voice is SpeechPhase.OPEN:
             self._hold_back(response, heard.frames)
 
     def arrived(self, response: ResponseState) -> None:
@@ -158,7 +158,7 @@ class ReplyRoute:
             talker.arrived(response.request)
         elif response.on_the_way:
             talker.push(response.request, response.on_the_way.popleft())
-        if response.voice is Voice.CLOSING and not response.on_the_way:
+        if response.voice is SpeechPhase.CLOSING and not response.on_the_way:
             self._end_text(response)
 
     def _sound(
@@ -184,28 +184,28 @@ class ReplyRoute:
         for token in (*words[1:], self._end_inputs[talker.stage]):
             talker.push(response.request, token)
         talker.close(response.request)
-        response.voice = Voice.CLOSED
+        response.voice = SpeechPhase.CLOSED
 
     def _read(self, response: ResponseState, words: Sequence[int], now: float, over: bool) -> None:
         """More of the text for a voice that reads it, and its end. A reply without words is not spoken."""
         path = response.path
         assert path is not None
-        if words and response.voice is Voice.PENDING:
+        if words and response.voice is SpeechPhase.PENDING:
             if not self._stages.speak(path, response.session, now, response.spec.remember):
-                response.voice = Voice.LOST
+                response.voice = SpeechPhase.LOST
                 return
             voice = self._stages.codec[path.vocoder]
             voice.open(response.request, response.spec.voice, response.slot, response.tier)
             response.open_units.add(voice.name)
-            response.voice = Voice.OPEN
+            response.voice = SpeechPhase.OPEN
             if not self._stages.hands_on(path.entry):
                 self._hold_back(response, 0)
-        if response.voice is Voice.OPEN:
+        if response.voice is SpeechPhase.OPEN:
             voice = self._stages.codec[path.vocoder]
             for token in words:
                 voice.push(response.request, ints([token]))
             if over:
-                response.voice = Voice.CLOSED
+                response.voice = SpeechPhase.CLOSED
                 self._stages.ar[path.entry].grant(response.request, UNBOUNDED)
                 if voice.close(response.request):
                     response.open_units.discard(voice.name)
@@ -254,9 +254,9 @@ class ReplyRoute:
         """The text is over, once all of it is there."""
         self._frontier.end_speech(response.slot)
         if response.on_the_way:
-            response.voice = Voice.CLOSING
+            response.voice = SpeechPhase.CLOSING
             return
-        response.voice = Voice.CLOSED
+        response.voice = SpeechPhase.CLOSED
         talker = self._talker(response)
         talker.push(response.request, self._end_inputs[talker.stage])
         talker.close(response.request)
@@ -268,12 +268,12 @@ class ReplyRoute:
         """
         assert response.path is not None
         if not self._stages.speak(response.path, response.session, now, response.spec.remember):
-            response.voice = Voice.LOST
+            response.voice = SpeechPhase.LOST
             return False
         talker = self._talker(response)
         waits = self._hand_over(response, talker, response.prompts[talker.stage].gather)
         response.open_units |= {talker.name, response.path.vocoder} - {""}
-        response.voice = Voice.OPEN
+        response.voice = SpeechPhase.OPEN
         request = response.ar_request(
             talker,
             response.sampling(talker),

@@ -38,7 +38,7 @@ class Phase(StrEnum):
     """Its requests are with the stages (`open_units`)."""
 
 
-class Voice(StrEnum):
+class SpeechPhase(StrEnum):
     """What becomes of a response's text as speech.
 
     PENDING --first token, and more to say--> OPEN --end of the text, or a tool call--> CLOSED
@@ -78,7 +78,7 @@ class ResponseState:
     after: str
     """The item that was last when the reply was asked for ("root" if none): the reply comes after it."""
     media: tuple[Media, ...] = ()
-    voice: Voice = Voice.PENDING
+    voice: SpeechPhase = SpeechPhase.PENDING
     phase: Phase = Phase.RENDERING
     path: Path | None = None
     """The units that it runs on, once its prompt is rendered."""
@@ -124,7 +124,7 @@ class ResponseState:
     @property
     def is_spoken(self) -> bool:
         """The talker has it, or had it."""
-        return self.voice in (Voice.OPEN, Voice.CLOSING, Voice.CLOSED)
+        return self.voice in (SpeechPhase.OPEN, SpeechPhase.CLOSING, SpeechPhase.CLOSED)
 
     @property
     def tools(self) -> tuple[str, ...]:

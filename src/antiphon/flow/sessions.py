@@ -9,7 +9,7 @@ from antiphon.core.facts import ItemAdded, ItemCut, ItemRemoved, ResponseRequest
 from antiphon.core.plans import DropPayload, ResponseEnded, Usage
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.record import Record
-from antiphon.flow.response import ResponseState, Voice
+from antiphon.flow.response import ResponseState, SpeechPhase
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.interaction.monitor import Monitor
@@ -98,7 +98,7 @@ class Sessions:
         if spec.response in session.responses:
             return None
         is_spoken = spec.speech and self._stages.has_voice
-        voice = Voice.PENDING if is_spoken else Voice.SILENT
+        voice = SpeechPhase.PENDING if is_spoken else SpeechPhase.SILENT
         slot = self._monitor.slot(spec.session, spec.response) or NOWHERE
         response = self._new(session, spec, _items(session, spec), slot, voice)
         session.responses[spec.response] = self._responses[response.request] = response
@@ -119,14 +119,14 @@ class Sessions:
 
     def begin_ahead(self, spec: ResponseRequested, items: tuple[Item, ...]) -> ResponseState:
         """What reads these items of an open session, and is ended by `end` without a word of it."""
-        response = self._new(self._sessions[spec.session], spec, items, NOWHERE, Voice.SILENT)
+        response = self._new(self._sessions[spec.session], spec, items, NOWHERE, SpeechPhase.SILENT)
         response.is_ahead = True
         return response
 
     def begin_transcript(self, spec: ResponseRequested, media: Media, slot: int) -> ResponseState:
         """What writes down a recording, in the place of a response of an open session, and is ended by `end`
         without a word of it."""
-        response = self._new(self._sessions[spec.session], spec, (), slot, Voice.SILENT)
+        response = self._new(self._sessions[spec.session], spec, (), slot, SpeechPhase.SILENT)
         response.media, response.transcribes = (media,), media
         return response
 
@@ -136,7 +136,7 @@ class Sessions:
         spec: ResponseRequested,
         items: tuple[Item, ...],
         slot: int,
-        voice: Voice,
+        voice: SpeechPhase,
     ) -> ResponseState:
         self._last_request += 1
         last_id, media = session.record.last_id, media_of(items)

@@ -37,7 +37,7 @@ Region = tuple[int | slice, ...]
 S = TypeVar("S")
 
 
-class Source(NamedTuple):
+class TensorSource(NamedTuple):
     """One checkpoint tensor's place."""
 
     param: str
@@ -51,18 +51,18 @@ class Layout:
     """Parameters (name -> shape) and sources (checkpoint name -> place); built by the methods below."""
 
     params: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, TensorSource] = field(default_factory=dict)
 
     def whole(self, param: str, name: str, *shape: int) -> None:
         """The tensor is the parameter."""
         self.params[param] = shape
-        self.sources[name] = Source(param, (), shape)
+        self.sources[name] = TensorSource(param, (), shape)
 
     def rows(self, param: str, width: int, *parts: tuple[str, int]) -> None:
         """A matrix whose rows come from several tensors: (checkpoint name, its number of rows) in order."""
         first = 0
         for name, count in parts:
-            self.sources[name] = Source(param, (slice(first, first + count),), (count, width))
+            self.sources[name] = TensorSource(param, (slice(first, first + count),), (count, width))
             first += count
         self.params[param] = (first, width)
 
@@ -70,7 +70,7 @@ class Layout:
         """A vector that comes from several, side by side: (checkpoint name, its length) in order."""
         first = 0
         for name, count in parts:
-            self.sources[name] = Source(param, (slice(first, first + count),), (count,))
+            self.sources[name] = TensorSource(param, (slice(first, first + count),), (count,))
             first += count
         self.params[param] = (first,)
 
@@ -78,7 +78,7 @@ class Layout:
         """Equal tensors along a new first dimension."""
         count = 0
         for count, name in enumerate(names, 1):
-            self.sources[name] = Source(param, (count - 1,), shape)
+            self.sources[name] = TensorSource(param, (count - 1,), shape)
         self.params[param] = (count, *shape)
 
     def fill(
@@ -119,10 +119,10 @@ class InBlocks:
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], may_stay: bool) -> None:
         """may_stay: the device and the type are those of the products."""
         self._shapes, self._may_stay = shapes, may_stay
-        self._parts: dict[str, list[tuple[Source, Quantised]]] = {}
+        self._parts: dict[str, list[tuple[TensorSource, Quantised]]] = {}
         self._num_dequantised = 0
 
-    def takes(self, source: Source, weight: Quantised) -> bool:
+    def takes(self, source: TensorSource, weight: Quantised) -> bool:
         """Whether it is kept as a part of a matrix. If not, the caller is to dequantise it."""
         is_of_rows = source.param.rpartition(".")[2] in IN_PANELS and len(self._shapes[source.param]) == 2
         if not (self._may_stay and is_of_rows):
@@ -155,13 +155,13 @@ KEPT = (
 )
 
 
-def first_row(source: Source) -> int:
+def first_row(source: TensorSource) -> int:
     """Of its parameter, that a tensor fills."""
     rows = source.region[0] if source.region else 0
     return rows.start if isinstance(rows, slice) else rows
 
 
-def put(params: Mapping[str, Tensor], source: Source, weight: Quantised) -> None:
+def put(params: Mapping[str, Tensor], source: TensorSource, weight: Quantised) -> None:
     """Copy a tensor to its place, dequantised."""
     for first in range(0, len(weight.data), ROWS_AT_ONCE):
         rows = torch.from_numpy(weight.rows(slice(first, first + ROWS_AT_ONCE)))
@@ -229,9 +229,9 @@ def moe_layout(layout: Layout, own: str, theirs: str, config: DecoderConfig) -> 
     for expert in range(count):
         name = f"{theirs}experts.{expert}."
         gate, up = (expert, slice(0, size)), (expert, slice(size, 2 * size))
-        layout.sources[name + "gate_proj.weight"] = Source(own + "gate_up", gate, (size, hidden))
-        layout.sources[name + "up_proj.weight"] = Source(own + "gate_up", up, (size, hidden))
-        down = Source(own + "down", (expert,), (hidden, size), transposed=True)
+        layout.sources[name + "gate_proj.weight"] = TensorSource(own + "gate_up", gate, (size, hidden))
+        layout.sources[name + "up_proj.weight"] = TensorSource(own + "gate_up", up, (size, hidden))
+        down = TensorSource(own + "down", (expert,), (hidden, size), transposed=True)
         layout.sources[name + "down_proj.weight"] = down
     if config.shared_expert_size:
         mlp_layout(layout, own + "shared_", theirs + "shared_expert.", hidden, config.shared_expert_size)

@@ -16,7 +16,7 @@ from torch import Tensor
 from antiphon.core.errors import ConfigError
 from antiphon.core.quantised import Quantised
 from antiphon.models.decoder_config import DecoderConfig
-from antiphon.models.layout import Layout, Source
+from antiphon.models.layout import Layout, TensorSource
 from antiphon.nn.stage_source import Pairs
 
 
@@ -47,7 +47,7 @@ def divide_rows(layout: Layout, param: str, ranks: int) -> None:
         return
     layout.params[param] = (rows // ranks, width)
     name = next(name for name, source in layout.sources.items() if source.param == param)
-    layout.sources[name] = Source(param, (), (rows // ranks, width))
+    layout.sources[name] = TensorSource(param, (), (rows // ranks, width))
 
 
 def keep_params(layout: Layout, prefixes: tuple[str, ...]) -> Layout:
@@ -58,8 +58,8 @@ def keep_params(layout: Layout, prefixes: tuple[str, ...]) -> Layout:
 
 def cut(
     tensors: Pairs,
-    whole: Mapping[str, Source],
-    ours: Mapping[str, Source],
+    whole: Mapping[str, TensorSource],
+    ours: Mapping[str, TensorSource],
     place: tuple[int, int],
 ) -> Iterator[tuple[str, Tensor]]:
     """This rank's slices of whole checkpoint tensors; `place` is (rank, ranks).

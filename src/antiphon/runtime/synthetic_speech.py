@@ -44,14 +44,14 @@ class Moment(NamedTuple):
     said: SpeechFeatures
 
 
-class Place(NamedTuple):
+class ReplyMoment(NamedTuple):
     """A moment of a rehearsed reply."""
 
     reply: int
     moment: int
 
 
-SpeechMix = tuple[Place, ...]
+SpeechMix = tuple[ReplyMoment, ...]
 """A step: where each row is. Row 0 and up."""
 
 
@@ -80,15 +80,15 @@ class SpeechSynthesis:
         self._stage = stage
         self._run = run
         self._number = count()
-        self._at: dict[int, Place] = {}
+        self._at: dict[int, ReplyMoment] = {}
         heard = [self._rehearsed(tokens) for tokens in replies]
         self.reading = reading_of(heard)
         self._replies = [[*_moments(phrases)][:MOST_MOMENTS] for phrases in heard]
 
-    def places(self, kind: str) -> list[Place]:
+    def places(self, kind: str) -> list[ReplyMoment]:
         """Those in which a row `reads`, `begins` a phrase or `sounds` on, in every reply."""
         return [
-            Place(reply, i)
+            ReplyMoment(reply, i)
             for reply, moments in enumerate(self._replies)
             for i, moment in enumerate(moments)
             if _kind(moment) == kind
@@ -100,7 +100,7 @@ class SpeechSynthesis:
         for row, place in enumerate(mix):
             at = self._at.get(row)
             if at is None or at.reply != place.reply or at.moment > place.moment:
-                self._at[row] = Place(place.reply, 0)
+                self._at[row] = ReplyMoment(place.reply, 0)
         while late := [row for row, place in enumerate(mix) if self._at[row] != place]:
             steps.append(self._next(late))
         return steps
@@ -118,7 +118,7 @@ class SpeechSynthesis:
         """The next moment of these rows."""
         joins = [row for row in rows if not self._at[row].moment]
         moments = [self._replies[at.reply][at.moment] for at in (self._at[row] for row in rows)]
-        self._at |= {row: Place(self._at[row].reply, self._at[row].moment + 1) for row in rows}
+        self._at |= {row: ReplyMoment(self._at[row].reply, self._at[row].moment + 1) for row in rows}
         self.said = SpeechFeatures()
         for moment in moments:
             self.said = self.said.plus(moment.said)
@@ -200,7 +200,7 @@ def speaking(craft: SpeechSynthesis, rng: np.random.Generator) -> list[SpeechMix
 def drawn_speaking(craft: SpeechSynthesis, rng: np.random.Generator) -> SpeechMix:
     """A step as they come: most rows sound on, some begin a phrase, some only read."""
     rows = log_uniform(rng, 1, craft.rows + 1)
-    mix: list[Place] = []
+    mix: list[ReplyMoment] = []
     for _ in range(rows):
         draw = rng.random()
         kind = "begins" if draw < BEGINS_SHARE else "reads" if draw < BEGINS_SHARE + READS_SHARE else "sounds"
@@ -208,5 +208,5 @@ def drawn_speaking(craft: SpeechSynthesis, rng: np.random.Generator) -> SpeechMi
     return tuple(mix)
 
 
-def _drawn(places: Sequence[Place], rows: int, rng: np.random.Generator) -> SpeechMix:
+def _drawn(places: Sequence[ReplyMoment], rows: int, rng: np.random.Generator) -> SpeechMix:
     return tuple(places[int(rng.integers(len(places)))] for _ in range(rows))

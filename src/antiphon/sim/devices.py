@@ -15,7 +15,7 @@ Place = tuple[str, str]
 """A process and a device of it."""
 
 
-class Span(NamedTuple):
+class BusySpan(NamedTuple):
     """When a step or a copy is reported, and how long its device or its link was busy with it."""
 
     end_s: float
@@ -55,7 +55,7 @@ class Devices:
         """Do the units live in two processes?"""
         return self._units[source].process != self._units[target].process
 
-    def run(self, step: Step, now: float, speech: SpeechFeatures | None = None) -> Span:
+    def run(self, step: Step, now: float, speech: SpeechFeatures | None = None) -> BusySpan:
         """Begin it as soon as the device is free and what it needs is there.
 
         A step that waits for copies overlaps with them, layer by layer, and ends no sooner than they do.
@@ -68,9 +68,9 @@ class Devices:
         end_s = max(begin_s + taken_s, self._copies_at(step))
         self._free_at[place] = end_s
         self.busy_s[step.stage] += end_s - begin_s
-        return Span(end_s, end_s - begin_s)
+        return BusySpan(end_s, end_s - begin_s)
 
-    def copy(self, order: CopyBlocks, now: float) -> Span:
+    def copy(self, order: CopyBlocks, now: float) -> BusySpan:
         """Copies of one direction go one after the other. The host's memory serves all devices in the order
         of their orders, so what they copy together takes no less than its bandwidth allows. Raises
         ConfigError for a KV group whose size nobody knows.
@@ -81,9 +81,9 @@ class Devices:
         taken_s = self._costs.copy_s(order, num_bytes)
         crossed_s = self._cross((unit.device, order.to), taken_s, now)
         end_s = max(crossed_s, self._host_free_at)
-        return Span(self._reported(order.stage, order.ticket, end_s), end_s - crossed_s + taken_s)
+        return BusySpan(self._reported(order.stage, order.ticket, end_s), end_s - crossed_s + taken_s)
 
-    def move(self, order: MoveBlocks, now: float) -> Span:
+    def move(self, order: MoveBlocks, now: float) -> BusySpan:
         """From device to device, one after the other in each direction. Raises ConfigError for a KV group
         whose size nobody knows."""
         source, target = self._units[order.source], self._units[order.target]
@@ -91,7 +91,7 @@ class Devices:
         lane = f"{target.process}/{source.device}", target.device
         taken_s = self._costs.send_s(num_bytes)
         end_s = self._cross(lane, taken_s, now)
-        return Span(self._reported(order.target, order.ticket, end_s), taken_s)
+        return BusySpan(self._reported(order.target, order.ticket, end_s), taken_s)
 
     def hand_over(self, order: Handoff, now: float) -> float:
         """Returns when it is there: within one device at once. Within one process it is not reported, and

@@ -22,7 +22,7 @@ RANKS = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DeviceRoom:
     """One device of a datasheet, and what a node puts on each. A decoder that several devices share takes an
     equal part of each, of its KV no less than a head; all else is whole on one."""
 
@@ -86,9 +86,9 @@ class Room:
         return kv_token_bytes(shape, self.dtype) / min(self.sheet.shared_by(unit.stage), shape.kv_heads)
 
 
-def room_of(sheet: Datasheet, dtype: str) -> Room | None:
+def room_of(sheet: Datasheet, dtype: str) -> DeviceRoom | None:
     """None where the memory is the host's own: nobody says how much that is."""
-    return None if sheet.memory_gib is None else Room(sheet, dtype, int(sheet.memory_gib * GIB))
+    return None if sheet.memory_gib is None else DeviceRoom(sheet, dtype, int(sheet.memory_gib * GIB))
 
 
 def _by_place(node: NodeConfig) -> Iterable[list[Unit]]:

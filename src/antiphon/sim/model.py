@@ -21,7 +21,7 @@ from antiphon.latency.models import ArModel
 from antiphon.latency.profile import Profile, Replies, Served, served
 from antiphon.latency.shapes import DecoderShape, ModelShape
 from antiphon.sim.executors import DEFAULT_REPLIES, FRAME_SAMPLES
-from antiphon.sim.memory import Room, room_of
+from antiphon.sim.memory import DeviceRoom, room_of
 from antiphon.sim.places import Replicas, placed
 from antiphon.sim.sizes import AS_SERVED, ROOMY, Sizes, roomy, sized
 from antiphon.wire.readers import ReaderRates
@@ -172,7 +172,7 @@ def _fitting(profile: Profile, base: SimEngine, preset: str, sizes: Sizes, repli
     return engine
 
 
-def _kv_tokens(room: Room, engine: SimEngine, sizes: Sizes) -> int:
+def _kv_tokens(room: DeviceRoom, engine: SimEngine, sizes: Sizes) -> int:
     """As many as there is room for, and the usual number at most. Where that is less than a context (than a
     usual one, if nobody says how long it is) as many as a context has: the engine will not fit."""
     config = next(iter(engine.node.ar.values()))

@@ -22,7 +22,7 @@ TOKENS_PER_S = SPOKEN_WORDS_PER_S * TOKENS_PER_WORD
 KEPT_RECORDINGS = 4096
 
 
-class Ears(Encoder):
+class RecordingEncoder(Encoder):
     """An encoder that remembers how long its recordings are, for the stage that writes them down."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Ears(Encoder):
 class Transcriber(Writer):
     """Writes as many tokens as what was said has, the one that ends it beside them."""
 
-    def __init__(self, config: ArConfig, ears: Ears) -> None:
+    def __init__(self, config: ArConfig, ears: RecordingEncoder) -> None:
         super().__init__(config)
         self._ears = ears
 

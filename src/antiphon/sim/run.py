@@ -39,7 +39,7 @@ from antiphon.sim.log import Log
 from antiphon.sim.model import SimEngine, released
 from antiphon.sim.process import Process, Waiting
 from antiphon.sim.prompter import SimPrompter
-from antiphon.sim.reading import Ears, ReadingVoice, Transcriber
+from antiphon.sim.reading import ReadingVoice, RecordingEncoder, Transcriber
 from antiphon.sim.suited import check_suited
 from antiphon.workload.draw import draw
 from antiphon.workload.script import Script
@@ -272,7 +272,7 @@ def machine(setup: Setup) -> Machine:
     node, graph = engine.node, find_graph(engine.node.graph)
     devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
     _, *talkers = [stage for stage in graph.reply_stages if stage in node.ar]
-    ears = Ears()
+    ears = RecordingEncoder()
     return Machine(
         {unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in node.placed},
         devices,
@@ -283,7 +283,7 @@ def machine(setup: Setup) -> Machine:
     )
 
 
-def stage_model(engine: SimEngine, stage: Stage, ears: Ears) -> StageModel:
+def stage_model(engine: SimEngine, stage: Stage, ears: RecordingEncoder) -> StageModel:
     """Of one unit of it; `ears` are those of all units. Raises ConfigError where nothing says how a codec
     reads."""
     node = engine.node

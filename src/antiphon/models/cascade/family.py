@@ -206,10 +206,10 @@ class Cascade(Family):
         parts = config.directories
         if stage == "voice":
             from antiphon.models.cascade.symbols import symbols_of
-            from antiphon.models.cascade.voice import Voice
+            from antiphon.models.cascade.voice import VitsVoice
 
             tokenizer = Tokenizer.from_file(str(parts["thinker"] / "tokenizer.json"))
-            return Voice(module, symbols_of(parts["voice"]), tokenizer)
+            return VitsVoice(module, symbols_of(parts["voice"]), tokenizer)
         from antiphon.models.cascade.hearing import Ears, Hearing
         from antiphon.models.cascade.whisper import Decoder, Encoder
 

@@ -58,7 +58,7 @@ class _Stream:
     num_phrases: int = 0
 
 
-class Voice:
+class VitsVoice:
     """A step gives a stream one window of what it has to say. Implements `engine.family.WindowedVocoder`."""
 
     def __init__(self, vits: Vits, symbols: Symbols, tokenizer: Tokenizer) -> None:

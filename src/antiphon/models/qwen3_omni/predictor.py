@@ -100,7 +100,7 @@ class OperatorPasses:
         self.layers = [FrameLayer(layer, angles) for layer in decoder.layers]
         self.norm = Norm(decoder.norm, config.predictor.rms_eps)
         self._heads = params["predictor.heads"].unbind()
-        self._room = Room(config.predictor, config.num_codebooks, decoder.norm)
+        self._room = FrameCache(config.predictor, config.num_codebooks, decoder.norm)
 
     def first(self, hidden: Tensor, c0: Tensor) -> Tensor:
         x = torch.cat((hidden, c0))
@@ -114,7 +114,7 @@ class OperatorPasses:
         return linear(self.norm(x), self._heads[position - 1])
 
 
-class Place(NamedTuple):
+class CachePlace(NamedTuple):
     """One position in one layer's cache: where its key and value go, each [r, K, d], and what it sees, each
     [r * K, position + 1, d]."""
 
@@ -124,16 +124,16 @@ class Place(NamedTuple):
     values: Tensor
 
 
-class Room:
+class FrameCache:
     """Keys and values of one frame, reused by every frame; grows to the most rows seen."""
 
     def __init__(self, config: DecoderConfig, num_positions: int, like: Tensor) -> None:
         self._config, self._num_positions, self._like = config, num_positions, like
         self._store = like.new_empty(0)
         self._rows = 0
-        self._caches: list[list[Place]] = []
+        self._caches: list[list[CachePlace]] = []
 
-    def caches(self, rows: int) -> list[list[Place]]:
+    def caches(self, rows: int) -> list[list[CachePlace]]:
         """Per layer its places; the views are made anew only when the number of rows changes."""
         if rows != self._rows:
             with torch.inference_mode(False):
@@ -141,7 +141,7 @@ class Room:
             self._rows = rows
         return self._caches
 
-    def _lay_out(self, rows: int) -> list[list[Place]]:
+    def _lay_out(self, rows: int) -> list[list[CachePlace]]:
         config = self._config
         shape = (config.num_layers, 2, rows * config.num_kv_heads, self._num_positions, config.head_dim)
         size = torch.Size(shape).numel()
@@ -150,10 +150,10 @@ class Room:
         layers = self._store[:size].view(shape)
         return [[self._place(rows, keys, values, i) for i in range(shape[3])] for keys, values in layers]
 
-    def _place(self, rows: int, keys: Tensor, values: Tensor, position: int) -> Place:
+    def _place(self, rows: int, keys: Tensor, values: Tensor, position: int) -> CachePlace:
         at = [t.unflatten(0, (rows, -1))[:, :, position] for t in (keys, values)]
         seen = [t[:, : position + 1] for t in (keys, values)]
-        return Place(at[0], at[1], seen[0], seen[1])
+        return CachePlace(at[0], at[1], seen[0], seen[1])
 
 
 class Norm:
@@ -196,7 +196,7 @@ class FrameLayer:
         cos, sin = (angle[:, None, None] for angle in angles)
         self.cos, self.sin = weight * cos, weight.roll(config.head_dim // 2, -1) * sin
 
-    def first(self, x: Tensor, cache: list[Place]) -> Tensor:
+    def first(self, x: Tensor, cache: list[CachePlace]) -> Tensor:
         """Positions 0 and 1 together: x [2r, Ht], all rows at position 0 first -> [2r, Ht]. What sees only
         itself attends to its own value."""
         q, k, v = (t.unflatten(0, (2, -1)) for t in self._qkv_at(x, slice(0, 2)))
@@ -206,7 +206,7 @@ class FrameLayer:
         alone = v[0].repeat_interleave(self._groups, 1).flatten(1)
         return self._finish(x, torch.cat((alone, self._attend(q[1], cache[1]))))
 
-    def next(self, x: Tensor, place: Place, position: int) -> Tensor:
+    def next(self, x: Tensor, place: CachePlace, position: int) -> Tensor:
         """One position: x [r, Ht] -> [r, Ht]."""
         q, k, v = self._qkv_at(x, slice(position, position + 1))
         place.key.copy_(k)
@@ -223,7 +223,7 @@ class FrameLayer:
         qk = torch.addcmul(unit * cos, unit.roll(self._dim // 2, -1), sin).flatten(0, 1)
         return qk[:, : self._heads], qk[:, self._heads :], h[:, :, self._turned :].flatten(0, 1)
 
-    def _attend(self, q: Tensor, place: Place) -> Tensor:
+    def _attend(self, q: Tensor, place: CachePlace) -> Tensor:
         """q [r, H, d] over the cache -> [r, H * d]. Heads that share a KV head stand where queries stand, so
         no key or value is repeated."""
         grouped = q.reshape(-1, self._groups, self._dim)
