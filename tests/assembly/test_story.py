@@ -114,6 +114,9 @@ def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, told: Told)
     assert {event.reason for story in stories for event in story.of(What.EVICTED)} == {"used longest ago"}
     waits = {cause for story in stories for event in story.of(What.WORKED) for cause, _ in event.spent}
     assert {Cause.BLOCKS, Cause.ORDER, Cause.DEVICE, Cause.UPSTREAM} <= waits
+    spent = {one for story in stories for event in story.of(What.WORKED) for one in event.spent}
+    turns = {reason.partition(" goes first: ")[2] for cause, reason in spent if cause is Cause.DEVICE}
+    assert "stages take turns" in turns
     assert (Cause.KV_COMING in waits) is ("host" in name or name == "toy-kept")
 
 

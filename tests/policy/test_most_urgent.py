@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import Head
+from antiphon.policy.base import URGENCIES, Head
 from antiphon.policy.most_urgent import MostUrgent
 
 
@@ -28,6 +28,7 @@ def test_the_most_urgent_head(heads: list[tuple[int, int]], last: int | None, in
     made = [cast(Head, SimpleNamespace(place=place, urgency=urgency)) for place, urgency in heads]
     choice = MostUrgent().decide(made, last, 0.0)
     assert (choice.index, choice.wake_at) == (index, None)
+    assert choice.reason == URGENCIES[heads[index][1]]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,8 @@ def test_first_sounds_take_turns_with_what_can_wait(spare_s: float, slack_s: flo
     ]
     policy = MostUrgent(spare_s)
     assert policy.decide(heads, 0, 0.0).index == index
-    assert policy.decide(heads, 1, 0.0).index == 0
+    again = policy.decide(heads, 1, 0.0)
+    assert (again.index, again.reason) == (0, "in turn with first sounds" if index else "runs dry")
     assert policy.events["first_sound_waits"] == (0 if index else 2)
 
 

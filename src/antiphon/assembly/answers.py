@@ -72,7 +72,8 @@ def check_admission(view: StepView, answer: Any) -> Refuse | None:
 
 def check_device(heads: Any, choice: Any) -> DeviceChoice:
     _is_a(choice, DeviceChoice)
-    return DeviceChoice(_index("index", choice.index, len(heads)), _wake(choice.wake_at))
+    index = _index("index", choice.index, len(heads))
+    return DeviceChoice(index, _wake(choice.wake_at), _reason(choice.reason))
 
 
 def check_replica(view: Any, index: Any) -> int:

@@ -59,6 +59,8 @@ class Waits:
         self._asked: dict[str, _Asked] = {}
         self._held: dict[str, tuple[str, frozenset[int]]] = {}
         self._spared: dict[str, tuple[str, frozenset[int]]] = {}
+        self._before: dict[str, str] = {}
+        """By unit: which other one its device preferred to it, and why."""
         self._tried: set[str] = set()
         """Units whose turn it was on their devices in this call."""
         self._of_kv: dict[tuple[str, str, str], str] = {}
@@ -91,7 +93,10 @@ class Waits:
                 spared: list[int] = [] if answer.spared is None else view.request[answer.spared].tolist()
                 self._spared[unit] = answer.reason, frozenset(spared)
             case DeviceChoice():
-                self._tried.add(view[answer.index].unit)
+                first = view[answer.index].unit
+                self._tried.add(first)
+                before = f"{first} goes first: {answer.reason}" if answer.reason else ""
+                self._before.update({head.unit: before for head in view if head.unit != first})
             case _ if decision in ("evict", "write", "fetch"):
                 self._of_kv[decision, view.tier, unit] = answer.reason
             case _:
@@ -172,5 +177,5 @@ class Waits:
         if request in held:
             return Cause.HELD, reason
         if asked is None or not asked.is_tried or request in asked.ran or request not in asked.ready:
-            return Cause.DEVICE, ""
+            return Cause.DEVICE, self._before.get(unit, "")
         return short if request in asked.chosen else Cause.ORDER, asked.reason

@@ -64,6 +64,8 @@ SHORTER = 0.9
 """Of a step's time, what may be left of it without those that stay out: else it is no shorter for them."""
 RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND, IDLE = range(5)
 """Urgencies (LiveServe §4.1): U0, U1 and U2, what no person waits for, and nothing to run."""
+URGENCIES = "runs dry", "first sound", "well buffered", "no person waits", "nothing to run"
+"""In words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,10 +366,11 @@ class Head(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Which head steps next, by index."""
+    """Which head steps next, by index, and for people who look why it goes before the others."""
 
     index: int
     wake_at: float | None = None
+    reason: str = ""
 
 
 class DevicePolicy(Protocol):

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from math import inf
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, DeviceChoice, Head
+from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, URGENCIES, DeviceChoice, Head
+
+IN_TURN = "in turn with first sounds"
+"""Why work goes first that may run dry and can wait, or whose urgency is not known."""
 
 
 class MostUrgent:
@@ -33,7 +36,8 @@ class MostUrgent:
         chosen = min(range(len(heads)), key=lambda at: (urgencies[at], heads[at].place <= after, at))
         if urgencies[chosen] < FIRST_SOUND:
             self.events["first_sound_waits"] += urgencies.count(FIRST_SOUND)
-        return DeviceChoice(chosen)
+        is_plain = urgencies[chosen] == heads[chosen].urgency
+        return DeviceChoice(chosen, reason=URGENCIES[urgencies[chosen]] if is_plain else IN_TURN)
 
     def _urgency(self, head: Head) -> int:
         urgency = head.urgency

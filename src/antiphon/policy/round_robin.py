@@ -14,4 +14,5 @@ class RoundRobin:
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
-        return DeviceChoice(next((at for at, head in enumerate(heads) if head.place > after), 0))
+        chosen = next((at for at, head in enumerate(heads) if head.place > after), 0)
+        return DeviceChoice(chosen, reason="stages take turns")

@@ -18,6 +18,7 @@ from antiphon.policy.base import (
     ROUNDING_S,
     RUNS_DRY,
     SHORTER,
+    URGENCIES,
     Budget,
     Hold,
     Mask,
@@ -32,7 +33,6 @@ from antiphon.policy.base import (
 
 Floats = NDArray[np.float64]
 
-REASONS = "runs dry", "first sound", "well buffered", "no person waits"
 LABELS = "U0", "U1", "U2", ""
 """As §4.1 names the classes."""
 MOST_GAPS = 3
@@ -138,7 +138,7 @@ class Urgency:
         self._count(view, budget, order, urgency)
         return StepChoice(
             order,
-            REASONS[int(urgency[order[0]])] if len(order) else "nothing can run",
+            URGENCIES[int(urgency[order[0]])] if len(order) else "nothing can run",
             urgency=urgency[order],
             preempt=preempt,
             keeps=np.ones(len(preempt), np.bool_),
@@ -187,7 +187,7 @@ class Urgency:
             "nobody listens any more" if view.lead_s[at] == np.inf else f"more than {self.safe_s:g} s ahead",
             "it gives way to all others",
         )
-        return Told(LABELS[urgency], f"{REASONS[urgency]}: {why[urgency]}")
+        return Told(LABELS[urgency], f"{URGENCIES[urgency]}: {why[urgency]}")
 
     def tell_pace(self, view: StepView, at: int, now: float) -> Told:
         """Of one that is held: how far it is ahead, and until when."""
