@@ -36,6 +36,13 @@ RATIOS = {
     "TTFT mean": "ttft_s.mean",
     "TTFT P99": "ttft_s.p99",
 }
+TIMELINES = {
+    "replies": ("replies", 0),
+    "TTFT mean (s)": ("ttft_s", 1),
+    "generated a second, from the first token on": ("generated_per_s", 1),
+    "waits while reading, mean (s)": ("waits_s", 2),
+    "share that never waits": ("never_waits", 2),
+}
 BESIDE_AGENTS = COLUMNS | {"an agent's reply, mean (s)": ("agents_take_s", 1)}
 DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft_s.p99")
 """As in figures 16 and 17."""
@@ -92,11 +99,56 @@ def draw(result: dict[str, Any], path: Path) -> None:
         figure.legend(handles, systems, loc="outside lower center", ncols=len(systems), frameon=False)
 
 
+def by_rate(result: dict[str, Any]) -> list[str]:
+    """Figures 18 and 19: of each system's readers, by what they read a second."""
+    rows = [
+        [rate, system, *(f"{one[name]:.{digits}f}" for name, digits in TIMELINES.values())]
+        for name in ("generation", "rates")
+        for system, found in result[name]["systems"].items()
+        for rate, one in found.items()
+    ]
+    return rows_of(f"read a second | system | {' | '.join(TIMELINES)}", rows)
+
+
+def draw_timelines(result: dict[str, Any], path: Path) -> None:
+    """When tokens are there, and who waits: figures 18, 19, 14 and 15."""
+    with page(path, 11.0, 5.4) as figure:
+        (reserved, ours, rates), (waiting, running, last) = figure.subplots(2, 3)
+        panels = {
+            "room reserved, all read 15": (reserved, result["generation"]["systems"]["room reserved"]),
+            "tokenflow, all read 15": (ours, result["generation"]["systems"]["tokenflow"]),
+            "tokenflow, 15 and 20 are read": (rates, result["rates"]["systems"]["tokenflow"]),
+        }
+        for title, (axes, found) in panels.items():
+            for at, (rate, one) in enumerate(found.items()):
+                for line in one["lines"]:
+                    axes.plot(*zip(*line, strict=True), color=colour(at), linewidth=0.5, alpha=0.5)
+                axes.plot([0, 1000 / float(rate)], [0, 1000], color="black", linewidth=1.4)
+            axes.set(
+                title=title,
+                xlabel="seconds since it was asked for",
+                ylabel="tokens of a reply",
+                ylim=(0, 1000),
+            )
+        for at, (system, one) in enumerate(result["crowd"]["systems"].items()):
+            seconds, *counts = zip(*one["timeline"], strict=True)
+            for axes, told in zip((waiting, running), counts, strict=True):
+                axes.plot(seconds, told, color=colour(at), label=system)
+        waiting.set(title="as in BurstGPT: wait for the first token", xlabel="time (s)")
+        running.set(title="have a row", xlabel="time (s)")
+        running.legend(frameon=False)
+        last.set_axis_off()
+
+
 def write() -> None:
     """Every part that was run, into the page."""
     text = PAGE.read_text()
     for path in sorted(RESULTS.glob("tokenflow-*.json")):
         part, result = path.stem.removeprefix("tokenflow-"), json.loads(path.read_text())
+        if part == "timelines":
+            text = filled(text, part, "\n".join(by_rate(result)))
+            draw_timelines(result, PAGE.parent / "tokenflow-timelines.png")
+            continue
         told = {"engine": on_the_engine, "agents": beside_agents}.get(part, table)
         tables = ((part, told), (f"ratios of {part}", ratios))
         for name, tell in tables:
