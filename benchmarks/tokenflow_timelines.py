@@ -88,7 +88,7 @@ def crowd(events: list[Event]) -> dict[str, Any]:
     begun_s = min(one.asked_s for one in found)
     rows: list[list[float]] = []
     for sample in samples:
-        waiting = sum(one.asked_s <= sample.t_s < one.at_s[0] for one in found)
+        waiting = int(sum(one.asked_s <= sample.t_s < one.at_s[0] for one in found))
         rows.append([round(sample.t_s - begun_s, 1), waiting, sample.values.get(running, 0.0)])
     return {"timeline": rows, "most_waiting": max(row[1] for row in rows)}
 
