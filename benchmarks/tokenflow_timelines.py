@@ -47,7 +47,7 @@ from antiphon.metrics.names import Metric
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.streaming import Reading, read_from_s, readings
 
-SEED, MOST_POINTS = 0, 40
+SEED, MOST_POINTS = 0, 12
 AS_SMOOTH_S = 0.1
 """Whoever waits less than that for a token notices nothing."""
 
