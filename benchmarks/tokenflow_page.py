@@ -41,7 +41,6 @@ TIMELINES = {
     "TTFT mean (s)": ("ttft_s", 1),
     "generated a second, from the first token on": ("generated_per_s", 1),
     "waits while reading, mean (s)": ("waits_s", 2),
-    "share that never waits": ("never_waits", 2),
 }
 BESIDE_AGENTS = COLUMNS | {"an agent's reply, mean (s)": ("agents_take_s", 1)}
 DRAWN = ("effective_tokens_per_s", "streamed_tokens_per_s", "ttft_s.mean", "ttft_s.p99")
