@@ -110,7 +110,7 @@ def by_rate(result: dict[str, Any]) -> list[str]:
 
 
 def draw_timelines(result: dict[str, Any], path: Path) -> None:
-    """When tokens are there, and who waits: figures 18, 19, 14 and 15."""
+    """When tokens are there, and who waits: figures 18 and 19, and like 14 and 15."""
     with page(path, 11.0, 5.4) as figure:
         (reserved, ours, rates), (waiting, running, last) = figure.subplots(2, 3)
         panels = {
@@ -133,7 +133,7 @@ def draw_timelines(result: dict[str, Any], path: Path) -> None:
             seconds, *counts = zip(*one["timeline"], strict=True)
             for axes, told in zip((waiting, running), counts, strict=True):
                 axes.plot(seconds, told, color=colour(at), label=system)
-        waiting.set(title="as in BurstGPT: wait for the first token", xlabel="time (s)")
+        waiting.set(title="load (d): wait for the first token", xlabel="time (s)")
         running.set(title="have a row", xlabel="time (s)")
         running.legend(frameon=False)
         last.set_axis_off()

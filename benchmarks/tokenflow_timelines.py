@@ -7,8 +7,8 @@ Simulated, one seed; the loads and systems are those of tokenflow.py.
 generation (Figure 18): load (a) of table 1, as slow as the paper's baseline: how many tokens of a reply there
 are, by the second since it was asked for.
 rates (Figure 19): the same, four in ten of whom read 15 tokens a second and six 20.
-crowd (Figures 14 and 15): arrivals and lengths as in BurstGPT on an A6000; by the second how many wait for
-their first token, and how many have a row.
+crowd (like Figures 14 and 15, which are of BurstGPT, where these three would be one line): load (d), as slow; by
+the second how many wait for their first token, and how many have a row.
 
 Runs that --work has are not run again.
 """
@@ -28,7 +28,6 @@ import numpy as np
 import tokenflow_page
 from tokenflow import (
     ANDES_LIKE,
-    CROWDS,
     MIXED,
     OURS,
     RESERVED,
@@ -105,12 +104,13 @@ def main() -> None:
     arguments = parser.parse_args()
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
-    alike = table_1(fitted_ms())["a"]
+    loads = table_1(fitted_ms())
+    alike = loads["a"]
     unlike = msgspec.structs.replace(alike, rate=MIXED, name=f"{alike.name}, 15 and 20 read")
     wanted: dict[str, tuple[Callable[[list[Event]], dict[str, Any]], Load, tuple[System, ...]]] = {
         "generation": (generated, alike, (RESERVED, OURS)),
         "rates": (generated, unlike, (RESERVED, OURS)),
-        "crowd": (crowd, CROWDS[1], (RESERVED, ANDES_LIKE, OURS)),
+        "crowd": (crowd, loads["d"], (RESERVED, ANDES_LIKE, OURS)),
     }
     runs: dict[str, dict[str, Future[dict[str, Any]]]] = {}
     with ProcessPoolExecutor(2) as pool:
