@@ -7,8 +7,8 @@ Simulated, one seed; the loads and systems are those of tokenflow.py.
 generation (Figure 18): load (a) of table 1, as slow as the paper's baseline: how many tokens of a reply there
 are, by the second since it was asked for.
 rates (Figure 19): the same, four in ten of whom read 15 tokens a second and six 20.
-crowd (like Figures 14 and 15, which are of BurstGPT, where these three would be one line): load (d), as slow; by
-the second how many wait for their first token, and how many have a row.
+crowd (like Figures 14 and 15, which are of BurstGPT; there these three would be one line): load (d), as slow;
+by the second how many wait for their first token, and how many have a row.
 
 Runs that --work has are not run again.
 """
