@@ -158,12 +158,12 @@ def test_voices_are_found_in_any_case(config: Qwen3OmniConfig) -> None:
 
 
 def test_the_deciding_half_may_import_what_it_needs(tiny_checkpoint: Path) -> None:
-    """config, counts, positions and talker_prompt don't bring in torch; nor does the command line."""
+    """config, positions and talker_prompt don't bring in torch; nor does the command line."""
     import subprocess
     import sys
 
     modules = ", ".join(
-        f"antiphon.models.qwen3_omni.{name}" for name in ("config", "counts", "positions", "talker_prompt")
+        f"antiphon.models.qwen3_omni.{name}" for name in ("config", "positions", "talker_prompt")
     )
     code = f"import sys, {modules}, antiphon.cli; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
