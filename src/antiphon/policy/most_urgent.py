@@ -9,7 +9,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, URGENCIES, DeviceChoice, Head
 
 IN_TURN = "in turn with first sounds"
-"""Why work goes first that may run dry and can wait, or whose urgency is not known."""
+"""Why work goes first that may run dry and can wait, or of which no urgency is known."""
 
 
 class MostUrgent:
@@ -32,15 +32,16 @@ class MostUrgent:
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
-        urgencies = [self._urgency(head) for head in heads]
+        told = [head.urgency for head in heads]
+        urgencies = [self._counted(head, urgency) for head, urgency in zip(heads, told, strict=True)]
         chosen = min(range(len(heads)), key=lambda at: (urgencies[at], heads[at].place <= after, at))
         if urgencies[chosen] < FIRST_SOUND:
             self.events["first_sound_waits"] += urgencies.count(FIRST_SOUND)
-        is_plain = urgencies[chosen] == heads[chosen].urgency
+        is_plain = urgencies[chosen] == told[chosen]
         return DeviceChoice(chosen, reason=URGENCIES[urgencies[chosen]] if is_plain else IN_TURN)
 
-    def _urgency(self, head: Head) -> int:
-        urgency = head.urgency
+    def _counted(self, head: Head, urgency: int | None) -> int:
+        """What a head's urgency counts as."""
         if urgency is None:
             self.events["urgency_unknown"] += 1
             return FIRST_SOUND
