@@ -12,11 +12,11 @@ from typing import Any
 from evaluation_plots import filled, rows_of
 
 from antiphon.bench.plots.style import GREY, colour, page
+from antiphon.metrics.names import Metric
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "evaluation" / "liveserve.md"
 THINKER, TALKER = 'waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'
-RELOADS = "antiphon_reload_seconds_total"
 BEST, SHIPPED = "the best baseline", "fcfs as shipped"
 
 
@@ -93,10 +93,11 @@ def share(one: list[float]) -> str:
 
 def waited(before: dict[str, Any], after: dict[str, Any]) -> str:
     """For reloads, in all stages and turns, also those that wait under LiveServe alone."""
-    if not before.get(RELOADS):
+    was_s = before.get(Metric.RELOAD_SECONDS)
+    if not was_s:
         return "-"
-    less = 1 - after[RELOADS] / before[RELOADS]
-    return f"{before[RELOADS]:.2f} → {after[RELOADS]:.2f}, {100 * less:.0f} % less"
+    is_s = after[Metric.RELOAD_SECONDS]
+    return f"{was_s:.2f} → {is_s:.2f}, {100 * (1 - is_s / was_s):.0f} % less"
 
 
 def memory(result: dict[str, Any]) -> list[str]:

@@ -144,17 +144,15 @@ def write() -> None:
     text = PAGE.read_text()
     for path in sorted(RESULTS.glob("tokenflow-*.json")):
         part, result = path.stem.removeprefix("tokenflow-"), json.loads(path.read_text())
-        if part == "timelines":
-            text = filled(text, part, "\n".join(by_rate(result)))
-            draw_timelines(result, PAGE.parent / "tokenflow-timelines.png")
-            continue
-        told = {"engine": on_the_engine, "agents": beside_agents}.get(part, table)
+        told = {"engine": on_the_engine, "agents": beside_agents, "timelines": by_rate}.get(part, table)
         tables = ((part, told), (f"ratios of {part}", ratios))
         for name, tell in tables:
             if f"<!-- {name} -->" in text:
                 text = filled(text, name, "\n".join(tell(result)))
         if part == "calibrated":
             draw(result, PAGE.parent / "tokenflow-table1.png")
+        if part == "timelines":
+            draw_timelines(result, PAGE.parent / "tokenflow-timelines.png")
     PAGE.write_text(text)
 
 

@@ -44,16 +44,11 @@ from antiphon.bench import provenance
 from antiphon.metrics.log import Event, ServerSampled
 from antiphon.metrics.names import Metric
 from antiphon.metrics.recorder import fold
-from antiphon.metrics.streaming import Reading, read_from_s, readings
+from antiphon.metrics.streaming import Reading, readings, rebuffer_s
 
 SEED, MOST_POINTS, MOST_MOMENTS = 0, 12, 100
 DRAWN = 3
 """Of so many replies one is drawn."""
-
-
-def waited_s(one: Reading) -> float:
-    """While reading, in all."""
-    return float(read_from_s(one.at_s, one.rate)[-1] - one.at_s[0]) - (one.at_s.size - 1) / one.rate
 
 
 def line(one: Reading) -> list[list[float]]:
@@ -72,7 +67,7 @@ def generated(events: list[Event]) -> dict[str, Any]:
         told[f"{rate:g}"] = {
             "replies": len(of),
             "ttft_s": round(mean(one.ttft_s for one in of), 3),
-            "waits_s": round(mean(map(waited_s, of)), 3),
+            "waits_s": round(mean(map(rebuffer_s, of)), 3),
             "generated_per_s": round(mean((one.at_s.size - 1) / np.ptp(one.at_s) for one in of), 2),
             "lines": [line(one) for one in of[::DRAWN]],
         }
