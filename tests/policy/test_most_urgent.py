@@ -33,15 +33,33 @@ def test_the_most_urgent_head(heads: list[tuple[int, int]], last: int | None, in
 
 @pytest.mark.parametrize(
     ("urgencies", "count"),
-    [((0, 1, 1), 2), ((0, 2, 3), 0), ((1, 1, 2), 0)],
-    ids=["behind what runs dry", "there are none", "one of them goes"],
+    [((1, 0, 1), 2), ((0, 2, 3), 2), ((1, 1, 2), 0)],
+    ids=["first sounds", "whatever they are", "nothing runs dry"],
 )
-def test_stages_whose_first_sounds_wait_are_counted(urgencies: tuple[int, ...], count: int) -> None:
-    """In overload what runs dry starves them, as in the paper."""
+def test_stages_that_yield_to_what_runs_dry_are_counted(urgencies: tuple[int, ...], count: int) -> None:
+    """In overload it starves them, as in the paper."""
     policy = MostUrgent()
     made = [cast(Head, SimpleNamespace(place=at, urgency=one)) for at, one in enumerate(urgencies)]
     policy.decide(made, None, 0.0)
-    assert policy.events["first_sound_waits"] == count
+    assert policy.events["others_yield"] == count
+
+
+def test_behind_what_runs_dry_nothing_is_asked() -> None:
+    """To ask a stage costs more than all else of a decision."""
+    asked: list[int] = []
+
+    class Asked:
+        def __init__(self, place: int, urgency: int) -> None:
+            self.place, self._urgency = place, urgency
+
+        @property
+        def urgency(self) -> int:
+            asked.append(self.place)
+            return self._urgency
+
+    heads = [cast(Head, Asked(place, urgency)) for place, urgency in enumerate((2, 1, 0, 2))]
+    assert MostUrgent().decide(heads, 0, 0.0).index == 2
+    assert asked == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +76,7 @@ def test_first_sounds_take_turns_with_what_can_wait(spare_s: float, slack_s: flo
     assert policy.decide(heads, 0, 0.0).index == index
     again = policy.decide(heads, 1, 0.0)
     assert (again.index, again.reason) == (0, "in turn with first sounds" if index else "runs dry")
-    assert policy.events["first_sound_waits"] == (0 if index else 2)
+    assert policy.events["others_yield"] == (0 if index else 2)
 
 
 def test_a_stage_that_tells_no_urgency_takes_turns_with_first_sounds() -> None:

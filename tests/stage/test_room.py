@@ -87,7 +87,9 @@ def test_rows_that_need_a_block_in_the_same_step_each_have_one_freed() -> None:
 
 
 def test_a_policy_that_waits_is_asked_again_on_time() -> None:
-    stage = small()
+    stage = three_resting()
+    stage.tiers.room.make_room(3)
+    answered(stage)
     says(stage, "fetch", replace(NOTHING, wake_at=7.0))
     says(stage, "write", replace(NOTHING, wake_at=5.0))
     stage.tell_time(1.0)
@@ -100,6 +102,17 @@ def test_a_policy_that_waits_is_asked_again_on_time() -> None:
     says(stage, "write")
     stage.write()
     assert stage.kv_wakes_at == 7.0
+
+
+def test_while_nothing_is_on_the_host_the_fetch_policy_is_not_asked() -> None:
+    stage = three_resting()
+    policy = says(stage, "fetch")
+    stage.tend(1.0)
+    assert not policy.views
+    stage.tiers.room.make_room(3)
+    answered(stage)
+    stage.tend(2.0)
+    assert len(policy.views) == 1
 
 
 def test_only_the_evict_policy_is_asked_in_a_stage_without_a_host() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.base import FIRST_SOUND, RUNS_DRY, URGENCIES, DeviceChoice, Head
+from antiphon.policy.base import FIRST_SOUND, IDLE, RUNS_DRY, URGENCIES, DeviceChoice, Head
 
 IN_TURN = "in turn with first sounds"
 """Why work goes first that may run dry and can wait, or of which no urgency is known."""
@@ -14,7 +14,8 @@ IN_TURN = "in turn with first sounds"
 
 class MostUrgent:
     """The stage whose choice begins with the most urgent class; well-buffered work yields. One whose policy
-    tells no urgency counts as if it had a first sound to make (§6). Equals take turns, in pipeline order.
+    tells no urgency counts as if it had a first sound to make (§6). Equals take turns, in pipeline order, and
+    those behind one that would run dry are not asked: nothing is more urgent.
 
     spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
                inf: first sounds wait for them (the order of Algorithm 1)
@@ -26,19 +27,22 @@ class MostUrgent:
         if not spare_s > 0:
             raise ConfigError(f"spare_s is {spare_s}; it must be above 0")
         self._spare_s = spare_s
-        self.events = {"first_sound_waits": 0, "urgency_unknown": 0}
-        """first_sound_waits: stages that had a first sound to make while another one stepped that would have
-        run dry."""
+        self.events = {"others_yield": 0, "urgency_unknown": 0}
+        """others_yield: stages with work, each time that another one stepped that would have run dry."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
-        told = [head.urgency for head in heads]
-        urgencies = [self._counted(head, urgency) for head, urgency in zip(heads, told, strict=True)]
-        chosen = min(range(len(heads)), key=lambda at: (urgencies[at], heads[at].place <= after, at))
-        if urgencies[chosen] < FIRST_SOUND:
-            self.events["first_sound_waits"] += urgencies.count(FIRST_SOUND)
-        is_plain = urgencies[chosen] == told[chosen]
-        return DeviceChoice(chosen, reason=URGENCIES[urgencies[chosen]] if is_plain else IN_TURN)
+        chosen, least, reason = 0, IDLE + 1, ""
+        for at in sorted(range(len(heads)), key=lambda at: heads[at].place <= after):
+            told = heads[at].urgency
+            counted = self._counted(heads[at], told)
+            if counted < least:
+                chosen, least = at, counted
+                reason = URGENCIES[counted] if counted == told else IN_TURN
+            if least == RUNS_DRY:
+                self.events["others_yield"] += len(heads) - 1
+                break
+        return DeviceChoice(chosen, reason=reason)
 
     def _counted(self, head: Head, urgency: int | None) -> int:
         """What a head's urgency counts as."""
