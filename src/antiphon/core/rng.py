@@ -1,4 +1,4 @@
-"""Named random streams. The noise of sampling is not drawn from one: see `engine.noise`."""
+"""Named random streams. The noise of sampling is not drawn from one: see `nn.noise`."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from antiphon.core.facts import Ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.family import SpeechModel
-from antiphon.engine.noise import counter_keys, gumbel
 from antiphon.engine.sampler import Cuts, PredictorSampler
 from antiphon.engine.speech import PREDICTOR_STAGE
 from antiphon.nn.graphs import Bucketed, Capture, Outputs
+from antiphon.nn.noise import counter_keys, gumbel
 from antiphon.nn.uploads import upload
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,8 +19,12 @@ from torch import Tensor
 from antiphon.core.facts import Ints
 from antiphon.core.sampling import Sampling
 from antiphon.engine.guides import Bools, Guides, GuideState
-from antiphon.engine.noise import counter_keys, gumbel
+from antiphon.nn.cpu import compiled_draw
+from antiphon.nn.noise import counter_keys, gumbel
 from antiphon.nn.uploads import upload
+
+if TYPE_CHECKING:
+    from antiphon.nn.cpu import CompiledDraw
 
 PREDICTOR_TOP_K = 50
 PREDICTOR_TOP_P = 0.8
@@ -84,6 +89,7 @@ class Sampler:
         self._drawers: Drawers | None = None
         """Those of the last draw: mostly those of the next one too."""
         self._residual_draw: tuple[Ints, int, list[Sampling], Draw] | None = None
+        Draw([Sampling(temperature=1.0)], stage, device)  # what is compiled for it is, before the first reply
 
     def join(
         self,
@@ -237,18 +243,29 @@ def predictor_sampling(talker: Sampling) -> Sampling:
 
 
 class Draw:
-    """How rows draw: parameters on the device, put there once for all that the same rows draw."""
+    """How rows draw: parameters on the device, put there once for all that the same rows draw. On a CPU it is
+    one compiled loop over the rows; operators do the same elsewhere."""
 
     def __init__(self, params: Sequence[Sampling], stage: int, device: torch.device | str) -> None:
         self._stage = stage
-        self._device = device
+        self._device = torch.device(device)
         self._hot = np.array([i for i, param in enumerate(params) if param.temperature > 0], np.int64)
         self._cuts: Cuts | None = None
-        if len(self._hot):
-            chosen = [params[i] for i in self._hot]
-            self._cuts = Cuts(chosen, device)
-            self._seeds = upload(np.array([param.seed for param in chosen], np.int64), device)
-            self._places = None if len(chosen) == len(params) else upload(self._hot, device)
+        self._compiled: CompiledDraw | None = None
+        if not len(self._hot):
+            return
+        chosen = [params[i] for i in self._hot]
+        self._cuts = Cuts(chosen, device)
+        self._seeds = upload(np.array([param.seed for param in chosen], np.int64), device)
+        self._places = None if len(chosen) == len(params) else upload(self._hot, device)
+        if self._device.type == "cpu":
+            self._compiled = compiled_draw(
+                np.array([param.temperature for param in params], np.float32),
+                np.array([param.top_k for param in params], np.int64),
+                np.array([param.top_p for param in params], np.float32),
+                np.array([param.seed for param in params], np.int64),
+                stage,
+            )
 
     def at(self, positions: Ints) -> Callable[..., Tensor]:
         """The draw of rows that have drawn `positions` int64 [n] times before: logits fp32 [n, vocab] (and a
@@ -256,7 +273,16 @@ class Draw:
         """
         if self._cuts is None:
             return _likeliest
+        if self._compiled is not None:
+            return partial(self._drawn_compiled, self._compiled, positions)
         return partial(self._drawn, upload(positions[self._hot], self._device))
+
+    def _drawn_compiled(
+        self, draw: CompiledDraw, positions: Ints, logits: Tensor, codebook: int = 0
+    ) -> Tensor:
+        if logits.dtype is not torch.float32:
+            return self._drawn(torch.from_numpy(positions[self._hot]), logits, codebook)
+        return draw(logits, positions, codebook)
 
     def _drawn(self, positions: Tensor, logits: Tensor, codebook: int = 0) -> Tensor:
         assert self._cuts is not None

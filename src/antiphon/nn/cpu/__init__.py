@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from antiphon.core.quantised import Quantised
+    from antiphon.nn.cpu.draws import CompiledDraw
     from antiphon.nn.cpu.passes import CompiledPasses
     from antiphon.nn.cpu.steps import CompiledSteps
     from antiphon.nn.step import Multiply, Stack, Steps
 
 __all__ = [
     "can_compile",
+    "compiled_draw",
     "compiled_passes",
     "compiled_steps",
     "cpu_attention",
@@ -156,3 +158,15 @@ def compiled_passes(eps: float, weights: dict[str, Tensor]) -> CompiledPasses | 
     from antiphon.nn.cpu.passes import CompiledPasses, can_take
 
     return CompiledPasses(eps, weights) if can_take(weights) else None
+
+
+def compiled_draw(
+    temperatures: np.ndarray, top_ks: np.ndarray, top_ps: np.ndarray, seeds: np.ndarray, stage: int
+) -> CompiledDraw | None:
+    """Draws of rows by their parameters, fp32 and int64 [n] each, from fp32 logits on the CPU. None without a
+    compiler."""
+    if not has_compiler():
+        return None
+    from antiphon.nn.cpu.draws import CompiledDraw
+
+    return CompiledDraw(temperatures, top_ks, top_ps, seeds, stage)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine import noise
+from antiphon.nn import noise
 
 SEEDS = st.integers(-(1 << 63), (1 << 63) - 1)
 KEY = 88661940
