@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from antiphon.assembly.deployment import Deployment, StageSpec
 from antiphon.assembly.placement import Machine
@@ -21,6 +22,7 @@ from antiphon.core.config import EngineOptions, LinkOptions, ProcessOptions, Uni
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.facts import SessionClosed
 from antiphon.core.plans import Output, ResponseEnded
+from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
 from antiphon.runtime import stage_processes
 from antiphon.runtime.ipc_messages import Arrivals, Begin
@@ -40,12 +42,33 @@ BACK_S = 60
 MIB = 1 << 20
 
 
-@pytest.fixture
+SHARED_LOOP = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_checkpoint: Path) -> AsyncIterator[EngineProcess]:
+    """For tests that leave all its processes there: to start five of them is what takes long."""
     engine = EngineProcess()
     await engine.start(Start(str(tiny_checkpoint), "x", APART), silent)
     yield engine
     await engine.stop()
+
+
+@pytest.fixture(scope="module")
+def pids(engine: EngineProcess) -> dict[str, int]:
+    """Of its stages; a test that has one started again writes down which it is now."""
+    return children(engine.pid)
+
+
+@pytest.fixture(scope="module")
+def signalled_engine(tiny_checkpoint: Path) -> Iterator[Engine]:
+    """Loaded here, its stages apart, each of which was told to end while it imported."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stage_processes.subprocess, "Popen", signalled)
+        engine = load_engine(str(tiny_checkpoint), APART, "x", silent)
+    assert engine.processes is not None
+    yield engine
+    engine.processes.close()
 
 
 def children(pid: int) -> dict[str, int]:
@@ -87,11 +110,14 @@ async def test_answers_and_leaves_nothing(tiny_checkpoint: Path) -> None:
     assert sockets() <= before
 
 
+@SHARED_LOOP
 @pytest.mark.parametrize("victim", ["thinker", pytest.param("talker", marks=pytest.mark.slow)])
-async def test_a_killed_stage_ends_its_responses_and_comes_back(engine: EngineProcess, victim: str) -> None:
+async def test_a_killed_stage_ends_its_responses_and_comes_back(
+    engine: EngineProcess, pids: dict[str, int], victim: str
+) -> None:
     heard = [ask(engine, session, LONG) for session in ("a", "b")]
     await until(lambda: all(heard), 20)
-    os.kill(children(engine.pid)[victim], signal.SIGKILL)
+    os.kill(pids[victim], signal.SIGKILL)
     await until(lambda: all(map(is_over, heard)), 1)
     for outputs in heard:
         assert (end_of(outputs).status, end_of(outputs).reason) == ("failed", "stage_lost")
@@ -101,11 +127,13 @@ async def test_a_killed_stage_ends_its_responses_and_comes_back(engine: EnginePr
     for session in ("a", "b"):
         engine.send(SessionClosed(session))
     await until(lambda: not engine.lost, BACK_S)
+    pids[victim] = child_pids(engine.pid)[-1]
     again = ask(engine, "c", SHORT)
     await until(lambda: is_over(again), 20)
     assert end_of(again).status == "incomplete"
     await until(lambda: engine.stats.get(Metric.UNIT_UP.of_unit(victim)) == 1, 3)
     assert engine.stats[Metric.UNIT_RESTARTS.of_unit(victim)] == 1
+    engine.send(SessionClosed("c"))
 
 
 async def test_a_stage_that_hangs_is_lost(tiny_checkpoint: Path) -> None:
@@ -127,21 +155,28 @@ async def test_a_stage_that_hangs_is_lost(tiny_checkpoint: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_storm_of_deaths_is_capped(engine: EngineProcess) -> None:
+async def test_a_storm_of_deaths_is_capped(tiny_checkpoint: Path) -> None:
     """The others go on; nothing is started any more, and why is told."""
-    for _ in range(MOST_DEATHS):
-        os.kill(child_pids(engine.pid)[-1], signal.SIGKILL)
-        await until(lambda: engine.lost, 2)
-        if "stays away" in engine.lost["code2wav"]:
-            break
-        await until(lambda: not engine.lost, BACK_S)
-    assert "died 5 times, each time before it was up for 60 s, and stays away" in engine.lost["code2wav"]
-    await asyncio.sleep(1)
-    assert len(child_pids(engine.pid)) == 3
+    engine = EngineProcess()
+    try:
+        await engine.start(Start(str(tiny_checkpoint), "x", APART), silent)
+        for _ in range(MOST_DEATHS):
+            os.kill(child_pids(engine.pid)[-1], signal.SIGKILL)
+            await until(lambda: engine.lost, 2)
+            if "stays away" in engine.lost["code2wav"]:
+                break
+            await until(lambda: not engine.lost, BACK_S)
+        assert "died 5 times, each time before it was up for 60 s, and stays away" in engine.lost["code2wav"]
+        await asyncio.sleep(1)
+        assert len(child_pids(engine.pid)) == 3
+    finally:
+        await engine.stop()
 
 
-async def test_a_stopped_stage_holds_memory_down_and_goes_on(engine: EngineProcess) -> None:
-    pids = children(engine.pid)
+@SHARED_LOOP
+async def test_a_stopped_stage_holds_memory_down_and_goes_on(
+    engine: EngineProcess, pids: dict[str, int]
+) -> None:
     warm = ask(engine, "warm", SHORT)
     await until(lambda: is_over(warm), 20)
     before = {pid: resident_bytes(pid) for pid in (engine.pid, *pids.values())}
@@ -176,10 +211,11 @@ async def test_orphans_end(tiny_checkpoint: Path, victim: str, when: str) -> Non
 
 
 def test_who_is_late_is_named(tiny_checkpoint: Path) -> None:
+    before = child_pids(os.getpid())
     options = EngineOptions(device="cpu", threads=1, stages_apart=True, start_limit_s=0.05)
     with pytest.raises(AntiphonError, match=r"'\w+' of \w+ was not ready within 0.05 s \(it has not begun"):
         load_engine(str(tiny_checkpoint), options, "x", silent)
-    assert not child_pids(os.getpid())
+    assert child_pids(os.getpid()) == before
 
 
 def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +226,11 @@ def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.Mo
         load_engine(str(tiny_checkpoint), APART, "x", silent)
 
 
-def test_who_is_told_to_end_while_it_imports_goes_on(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_told_to_end_while_it_imports_goes_on(signalled_engine: Engine) -> None:
     """Ctrl-C reaches the whole group, and is for its first process."""
-    monkeypatch.setattr(stage_processes.subprocess, "Popen", signalled)
-    engine = load_engine(str(tiny_checkpoint), APART, "x", silent)
-    assert engine.processes is not None
-    engine.processes.close()
+    pids = signalled_engine.processes.processes.pids
+    assert set(pids) == set(STAGES)
+    assert all(map(is_running, pids.values()))
 
 
 @pytest.mark.parametrize(
@@ -317,14 +350,10 @@ def test_a_drop_may_overtake_what_it_is_about() -> None:
     assert arrivals.drop("medium", 10)
 
 
-def test_time_is_not_spent_waiting(tiny_checkpoint: Path) -> None:
+def test_time_is_not_spent_waiting(signalled_engine: Engine) -> None:
     """The engine's process sleeps while its stages work."""
-    engine = load_engine(str(tiny_checkpoint), APART, "x", silent)
-    try:
-        began, used = time.monotonic(), time.process_time()
-        while time.monotonic() - began < 0.5:
-            engine.wakeup.clear()
-            time.sleep(0.05)
-        assert time.process_time() - used < 0.1
-    finally:
-        engine.processes.close()
+    began, used = time.monotonic(), time.process_time()
+    while time.monotonic() - began < 0.5:
+        signalled_engine.wakeup.clear()
+        time.sleep(0.05)
+    assert time.process_time() - used < 0.1
