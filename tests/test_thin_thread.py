@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 import soundfile
 import soxr
 import websockets
@@ -19,16 +20,23 @@ from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
 from fakes.serving import greedy, serving
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 TURN_S = 60
 
 
-@pytest.fixture(params=[(), pytest.param(("--stages-apart",), marks=pytest.mark.slow)])
-async def server(tiny_checkpoint: Path, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[(), pytest.param(("--stages-apart",), marks=pytest.mark.slow)],
+)
+async def server(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[str]:
     """With all stages in the engine's process, and each in its own."""
-    copy = greedy(tiny_checkpoint, tmp_path / "greedy")
-    async with serving(copy, tmp_path / "run.record", *request.param) as url:
+    folder = tmp_path_factory.mktemp("served")
+    copy = greedy(tiny_checkpoint, folder / "greedy")
+    async with serving(copy, folder / "run.record", *request.param) as url:
         yield url
 
 

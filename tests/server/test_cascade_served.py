@@ -7,17 +7,20 @@ import base64
 import io
 import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 import soundfile
 from openai import AsyncOpenAI
 
 from antiphon import Omni
 from fakes.serving import serving
 
+SHARED_LOOP = pytest.mark.asyncio(loop_scope="module")
 TURN_S = 60
 TOOL: Any = {
     "type": "function",
@@ -30,6 +33,13 @@ TOOL: Any = {
     },
 }
 TONE = base64.b64encode((9000 * np.sin(np.arange(24000) / 20)).astype("<i2").tobytes()).decode()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def url(cascade_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """Of one server for all."""
+    async with serving(cascade_checkpoint, tmp_path_factory.mktemp("served") / "record") as url:
+        yield url
 
 
 def wav(seconds: float) -> bytes:
@@ -56,11 +66,9 @@ def deltas(events: list[Any], kind: str) -> list[str]:
     return [event.delta for event in events if event.type == f"response.{kind}.delta"]
 
 
-async def test_a_spoken_turn_is_answered_with_a_call_that_is_not_spoken(
-    cascade_checkpoint: Path, tmp_path: Path
-) -> None:
+@SHARED_LOOP
+async def test_a_spoken_turn_is_answered_with_a_call_that_is_not_spoken(url: str) -> None:
     async with (
-        serving(cascade_checkpoint, tmp_path / "record") as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
         client.realtime.connect(model="tiny") as connection,
     ):
@@ -83,12 +91,10 @@ async def test_a_spoken_turn_is_answered_with_a_call_that_is_not_spoken(
         assert deltas(events, "output_audio"), "what it says of the answer is spoken"
 
 
-async def test_a_transcription_is_streamed_as_it_is_written(cascade_checkpoint: Path, tmp_path: Path) -> None:
+@SHARED_LOOP
+async def test_a_transcription_is_streamed_as_it_is_written(url: str) -> None:
     sound = ("a.wav", wav(3.0))
-    async with (
-        serving(cascade_checkpoint, tmp_path / "record") as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
-    ):
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
         stream = await client.audio.transcriptions.create(model="tiny", file=sound, stream=True)
         *deltas, done = [event async for event in stream]
         whole = await client.audio.transcriptions.create(model="tiny", file=sound)
@@ -98,15 +104,13 @@ async def test_a_transcription_is_streamed_as_it_is_written(cascade_checkpoint: 
     assert done.text.strip() == whole.text
 
 
-async def test_a_recording_that_is_longer_than_the_transcriber_hears(
-    cascade_checkpoint: Path, tmp_path: Path
-) -> None:
+@SHARED_LOOP
+async def test_a_recording_that_is_longer_than_the_transcriber_hears(url: str) -> None:
     """It hears 4 s at a time: over HTTP, as a turn, and in a chat."""
     tone = base64.b64encode(
         (9000 * np.sin(np.arange(24_000 * 9) ** 1.1 / 20)).astype("<i2").tobytes()
     ).decode()
     async with (
-        serving(cascade_checkpoint, tmp_path / "record") as url,
         AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
         client.realtime.connect(model="tiny") as connection,
     ):
