@@ -263,13 +263,20 @@ def test_a_silent_process_that_computes_is_given_time(monkeypatch: pytest.Monkey
             spoken.broken()
 
 
-async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
+async def test_a_later_life_has_a_record_of_its_own_and_what_keeps_it_from_starting_is_tried_again(
     engine: EngineProcess, writer: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is. A record of the second life has a name of its own."""
-    record = folder / "a.record"
-    (folder / "a.record.2").write_text("of another day")
+    """Whatever it is that keeps it."""
+    record, second, third = folder / "a.record", folder / "a.record.2", folder / "a.record.3"
     await engine.start(Start(str(writer), "x", CPU, str(record)), silent)
+    before = record.read_bytes()
+    os.kill(engine.pid, signal.SIGKILL)
+    await until(lambda: not engine.alive, 2)
+    await until(lambda: engine.alive, 60)
+    assert record.read_bytes()[: len(before)] == before
+    assert second.stat().st_size
+
+    third.write_text("of another day")
     real, left = launch._Link, [OSError("no room for a folder")]
 
     def link() -> launch._Link:
@@ -284,7 +291,7 @@ async def test_what_keeps_an_engine_from_starting_again_is_tried_again(
     assert not left
     os.kill(engine.pid, signal.SIGKILL)
     await until(lambda: not engine.alive, 2)
-    assert (folder / "a.record.2").read_text() == "of another day"
+    assert third.read_text() == "of another day"
 
 
 def test_what_is_loaded_is_logged_once_a_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -294,19 +301,6 @@ def test_what_is_loaded_is_logged_once_a_start(caplog: pytest.LogCaptureFixture)
         for what, done in (("starting thinker", 0), ("starting talker", 0), ("reading weights", 3)) * 5:
             show(what, done, 9)
     assert caplog.messages == ["starting thinker", "starting talker", "reading weights"] * 2
-
-
-async def test_a_later_life_has_a_record_of_its_own(
-    engine: EngineProcess, writer: Path, folder: Path
-) -> None:
-    record = folder / "a.record"
-    await engine.start(Start(str(writer), "x", CPU, str(record)), silent)
-    before = record.read_bytes()
-    os.kill(engine.pid, signal.SIGKILL)
-    await until(lambda: not engine.alive, 2)
-    await until(lambda: engine.alive, 60)
-    assert record.read_bytes()[: len(before)] == before
-    assert (folder / "a.record.2").stat().st_size
 
 
 async def test_an_engine_that_dies_again_and_again_stays_away(
