@@ -26,7 +26,12 @@ from bench.fake_server import FakeServer, Manner
 from bench.logs import write_log
 
 COMMAND = [sys.executable, "-m", "antiphon.cli", "compare"]
-SHORT = ["--workload", "smoke", "--sessions", "2"]
+WORKLOAD = """
+name: short
+description: Two people at once, who say one short thing each.
+load: {closed: {concurrency: 2, sessions: 2, duration_s: 10}}
+people: {talker: {turns: 1, speech: {seconds: 0.2}, think_s: 0.05, max_output_tokens: 12}}
+"""
 
 
 @pytest.fixture
@@ -34,6 +39,13 @@ async def servers() -> AsyncIterator[list[str]]:
     """One that answers at once, and one that is slow to begin."""
     async with FakeServer() as quick, FakeServer(Manner(first_s=0.5)) as slow:
         yield [f"quick={quick.url}", f"slow={slow.url}"]
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> list[str]:
+    path = tmp_path / "short.yaml"
+    path.write_text(WORKLOAD)
+    return ["--workload", str(path)]
 
 
 async def command(*words: str) -> tuple[int | None, str, str]:
@@ -53,9 +65,9 @@ def of(result: dict[str, Any], figure: str) -> dict[str, Any]:
     return next(row["contrast"] for row in rows if row["contrast"]["figure"] == figure)
 
 
-async def test_two_servers_by_url(servers: list[str], tmp_path: Path) -> None:
+async def test_two_servers_by_url(servers: list[str], short: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    options = ["--seeds", "2", *SHORT, "--out", str(out)]
+    options = ["--seeds", "2", *short, "--out", str(out)]
     status, said, log = await command(*servers, *options, "--json")
     assert status == 0, log
     result = json.loads(said)
@@ -78,8 +90,8 @@ async def test_two_servers_by_url(servers: list[str], tmp_path: Path) -> None:
     assert "--resume" in log
 
 
-async def test_one_that_is_not_there(servers: list[str], tmp_path: Path) -> None:
-    options = ["--seeds", "1", *SHORT, "--out", str(tmp_path)]
+async def test_one_that_is_not_there(servers: list[str], short: list[str], tmp_path: Path) -> None:
+    options = ["--seeds", "1", *short, "--out", str(tmp_path)]
     status, _, log = await command(servers[0], "gone=http://127.0.0.1:9", *options)
     assert status == 1
     assert "names no model" in log

@@ -50,6 +50,7 @@ async def test_a_client_whose_body_stops_is_told_408() -> None:
 
     routes = "chat/completions", "completions", "audio/speech", "audio/transcriptions", "advisories"
     async with running(ServerSettings(stall_s=0.02)) as served:
+        served.server.config.timeout_keep_alive = 1  # what it waits for before it closes
         answers = await asyncio.gather(*(ask(served.port, route) for route in routes))
     for answer in answers:
         assert answer.startswith(b"HTTP/1.1 408 ")
