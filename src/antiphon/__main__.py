@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 STOPPED = 130
@@ -9,8 +10,11 @@ STOPPED = 130
 
 def main() -> None:
     try:
+        gc.disable()  # imports make no garbage worth a search
         from antiphon.cli import app
 
+        gc.freeze()
+        gc.enable()
         app()
     except KeyboardInterrupt:
         sys.exit(STOPPED)

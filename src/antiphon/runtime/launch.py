@@ -190,7 +190,8 @@ class EngineProcess:
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
-                    "antiphon.runtime.worker",
+                    "antiphon.runtime",
+                    "worker",
                     str(self._link.folder),
                     stdin=self._link.lifeline,
                 )

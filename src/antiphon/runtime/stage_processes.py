@@ -194,7 +194,7 @@ class StageProcesses:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with theirs, held_back():
             child.process = subprocess.Popen(
-                [sys.executable, "-m", "antiphon.runtime.stage_worker", str(theirs.fileno())],
+                [sys.executable, "-m", "antiphon.runtime", "stage_worker", str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": path},

@@ -1,6 +1,6 @@
 """The process of some of an engine's units: loads them, then carries out what the engine's process orders.
 
-Started as `python -m antiphon.runtime.stage_worker DESCRIPTOR` by `runtime.stage_processes`. The descriptor
+Started as `python -m antiphon.runtime stage_worker DESCRIPTOR` by `runtime.stage_processes`. The descriptor
 is a socket through which links come, the first from the engine's process, others from the processes
 of units that exchange payloads with these. The end of standard input is the end of the engine's process, and
 of this one.
@@ -13,7 +13,6 @@ import gc
 import logging
 import select
 import socket
-import sys
 import time
 from collections import deque
 
@@ -284,7 +283,3 @@ def _last_words(stage: StageWorker, text: str) -> int:
 
 def _join(offer: LinkOffer, connection: socket.socket) -> shared_memory.StreamConnector:
     return shared_memory.join(connection) if offer.connector == "shared_memory" else tcp.adopt(connection)
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))

@@ -1,6 +1,6 @@
 """The engine's process: loads, then turns the driver between messages until it is told to stop.
 
-Started as `python -m antiphon.runtime.worker FOLDER` by `runtime.launch`, which has bound two sockets in that
+Started as `python -m antiphon.runtime worker FOLDER` by `runtime.launch`, which has bound two sockets in that
 folder; the folder is removed as soon as both are joined. The end of standard input is the end of the parent,
 and of this process.
 """
@@ -11,7 +11,6 @@ import gc
 import logging
 import math
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
@@ -42,7 +41,6 @@ from antiphon.runtime.messages import (
     WatchOrder,
 )
 from antiphon.runtime.record import RecordWriter
-from antiphon.runtime.stage_child import end_with_parent
 from antiphon.runtime.stuck import StuckWatch
 
 log = logging.getLogger(__name__)
@@ -225,7 +223,3 @@ class Reports:
         if self._every_s is not None and now >= self._next_snapshot:
             self._next_snapshot = now + self._every_s
             self._link.send(self._driver.snapshot())
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], end_with_parent(GRACE_S)))
