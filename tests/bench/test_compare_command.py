@@ -25,7 +25,7 @@ from antiphon.cli import app
 from bench.fake_server import FakeServer, Manner
 from bench.logs import write_log
 
-COMMAND = [sys.executable, "-m", "antiphon.cli", "compare"]
+COMMAND = [sys.executable, "-m", "antiphon", "compare"]
 WORKLOAD = """
 name: short
 description: Two people at once, who say one short thing each.

@@ -19,7 +19,7 @@ from antiphon.cli import app
 from antiphon.cli.compare import simulated_target
 from assembly.test_guard import preset_with
 
-COMMAND = [sys.executable, "-m", "antiphon.cli", "compare", "--simulate"]
+COMMAND = [sys.executable, "-m", "antiphon", "compare", "--simulate"]
 READERS = [
     *("--workload", "readers", "--rate", "2", "--duration", "30"),
     *("--hardware", "a6000", "--model", "llama-3-8b", "--kv-tokens", "12288"),

@@ -30,7 +30,7 @@ async def serving(checkpoint: Path, record: Path, *options: str) -> AsyncIterato
     """`antiphon serve` on a free port; yields its http URL. It has to leave by SIGTERM with status 0."""
     command = ["serve", str(checkpoint), "--name", "tiny", "--port", "0", "--threads", "1", *options]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "antiphon.cli", *command, "--record", str(record)),
+        *(sys.executable, "-m", "antiphon", *command, "--record", str(record)),
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "COLUMNS": "200"},
     )

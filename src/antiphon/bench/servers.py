@@ -167,7 +167,7 @@ class _Server:
         assert target.preset is not None
         launch.logs.mkdir(parents=True, exist_ok=True)
         log = launch.logs / f"{target.name}.log"
-        command = (sys.executable, "-m", "antiphon.cli", "serve", launch.model, "--preset", target.preset)
+        command = (sys.executable, "-m", "antiphon", "serve", launch.model, "--preset", target.preset)
         with log.open("wb") as words:
             process = await asyncio.create_subprocess_exec(
                 *command,
