@@ -184,6 +184,46 @@ def test_prompts_of_one_size_do_not_tell_that_longer_ones_take_as_long(chunk: in
     assert steps < 60
 
 
+def alike(model: ObservedSteps, longer_s: float) -> int:
+    """Short pieces of a long prompt beside a reply, on a machine that gets busier as the reply grows. One of
+    100 tokens came before them, and took so long. Where the next one starts."""
+    model.ordered(step(0, ints([100, 1]), ints([3500, 229])))
+    model.reported(0, longer_s)
+    for number in range(1, 72):
+        reply = 230 + number
+        model.ordered(step(number, ints([6, 1]), ints([3600 + 6 * number, reply])))
+        model.reported(number, 0.2 * reply / 260)
+    return 4032
+
+
+def test_a_longer_reply_than_those_reported_lets_no_prompt_take_as_long_as_it_is_said_to() -> None:
+    """A fit of short replies takes a step's cost for what they read, and a reply of fourteen times the length
+    for fourteen steps, of which a prompt would get a fifth."""
+    model = ObservedSteps(is_decoder=True)
+    alike(model, 1.0)
+    granted = model.within(ints([1024, 1, 1]), ints([16, 300, 4145]), 0.07)
+    assert granted is not None
+    assert granted[0] < 64, "a prompt grows beyond what was reported, but not as if the rows took seconds"
+
+
+def test_prompts_after_a_surprise_are_cut_before_the_next_fit() -> None:
+    model = ObservedSteps(is_decoder=True)
+    asked = ints([1024, 1]), ints([alike(model, 0.25), 302])
+    first = model.within(*asked, 0.3)
+    assert first is not None
+    model.ordered(step(72, first, asked[1]))
+    model.reported(72, 0.2 + 0.02 * int(first[0]))
+    again = model.within(*asked, 0.3)
+    assert again is not None
+    assert first[0] > 60
+    assert 0.2 + 0.02 * int(again[0]) < 0.4, "the fit alone would grant as much again"
+    model.ordered(step(73, again, asked[1]))
+    model.reported(73, model.seconds(again, asked[1]))
+    after = model.within(*asked, 0.3)
+    assert after is not None
+    assert after[0] > 2 * again[0], "one slow step has no lasting effect"
+
+
 def test_what_is_said_does_not_depend_on_when_it_is_asked() -> None:
     asked, left_alone = ObservedSteps(is_decoder=True), ObservedSteps(is_decoder=True)
     for first in range(0, 300, 10):

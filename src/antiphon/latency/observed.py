@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
-from antiphon.latency.cutting import Mask, within
+from antiphon.latency.cutting import LEAST_TOKENS, Mask, within
 from antiphon.latency.features import ArFeatures, row_features
 from antiphon.latency.fit import Floats, nnls
 
@@ -35,6 +35,10 @@ FIRST_TOKENS = 128
 GROWTH = 2
 """A step has at most so many times the most tokens of prompts that one had before: a fit of steps that are
 alike does not tell a token's time from the step's, and grants any number."""
+SURPRISE = 1.5
+"""A step with prompts that took so many times what the fit said tells of the next one before the next fit."""
+SLACK = 1.5
+"""A step takes at most so many times the quickest of the reported ones that had as much to do."""
 NUM_COLUMNS, TOKENS = 6, 1
 """Of a decoder's figures; the one of a token."""
 COPY_WINDOW = 16
@@ -46,7 +50,8 @@ Columns = tuple[float, ...]
 @dataclass(slots=True)
 class _Report:
     """A step that was reported. Its columns are worked out once they are needed. told: tokens of prompts;
-    prompt_tokens: of rows of more than one, and those that are told once more."""
+    prompt_tokens: of rows of more than one, and those that are told once more; num_read: what its rows read
+    of the KV, themselves included."""
 
     index: int
     counts: Ints
@@ -54,6 +59,9 @@ class _Report:
     seconds: float
     told: int
     prompt_tokens: int
+    num_rows: int
+    num_tokens: int
+    num_read: int
     columns: Columns | None = None
 
 
@@ -80,6 +88,8 @@ class ObservedSteps:
         self._known: frozenset[bool] = frozenset()
         """Kinds of which the last fit had enough."""
         self._figures: Sequence[float] = ()
+        self._extra_s = 0.0
+        """Of each token of prompts beyond what the fit says, where the newest such step was a surprise."""
 
     def ordered(self, step: Step) -> None:
         self._under_way[step.step] = step, self._told(step) if isinstance(step, ArStep) else 0
@@ -94,8 +104,11 @@ class ObservedSteps:
             return
         is_prefill = self._is_prefill(counts)
         tokens = told + (int(counts[counts > 1].sum()) if is_prefill else 0)
-        reports = self._reports[is_prefill]
-        reports.append(_Report(self._num_reports, counts, contexts, seconds, told, tokens))
+        if is_prefill:
+            self._extra_s = self._surprise_s(counts, contexts, told, seconds) / tokens
+        num_tokens = int(counts.sum())
+        work = tokens, len(counts), num_tokens, num_tokens + int(contexts.sum())
+        self._reports[is_prefill].append(_Report(self._num_reports, counts, contexts, seconds, told, *work))
         self._num_reports += 1
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
@@ -110,7 +123,9 @@ class ObservedSteps:
         """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that
         had many, half of the most at least, or in one since that had fewer and took less for each. Whatever
         either says, prompts grow by `GROWTH` from what was
-        reported, and no token of theirs takes less than its share of the quickest step that was."""
+        reported, and no token of theirs takes less than its share of the quickest step that was. Rows alone,
+        or with the least of a prompt, take no longer than reported steps bound: a fit of rows that were all
+        alike cannot tell what they read from what a step costs, and would let prompts take as long."""
         if not self._is_decoder or not (counts > 1).any():
             return counts
         self._fit()
@@ -122,15 +137,47 @@ class ObservedSteps:
             each_s = one.seconds / one.prompt_tokens
             quickest_s = min(quickest_s, each_s)
             newest_s = each_s if 2 * one.prompt_tokens >= longest else min(newest_s, each_s)
+        first = int((counts > 1).argmax())
+        ones = counts == 1
+        alone = np.where(ones, counts, 0)
+        least = alone.copy()
+        least[first] = min(int(counts[first]), LEAST_TOKENS)
+        excess_s = self._excess_s(alone, contexts), self._excess_s(least, contexts)
 
         def step_s(one: ArFeatures) -> float:
             tokens = one.num_tokens - one.decode_rows + _num_told(one)
             if tokens > most:
                 return inf
             fitted_s = self._decoder_s(one)
-            return tokens * newest_s if isnan(fitted_s) else max(fitted_s, tokens * quickest_s)
+            if isnan(fitted_s):
+                return tokens * newest_s
+            fitted_s += self._extra_s * max(tokens - LEAST_TOKENS, 0) - excess_s[one.prefill_rows > 0]
+            return max(fitted_s, tokens * quickest_s)
 
         return within(step_s, counts, contexts, seconds, told)
+
+    def _excess_s(self, counts: Ints, contexts: Ints) -> float:
+        """How much longer the fit has a step take than what was reported of others allows: more rows, tokens,
+        or KV to read take at most that many times longer."""
+        runs = counts > 0
+        counts, contexts = counts[runs], contexts[runs]
+        if not len(counts) or not self._figures:
+            return 0.0
+        rows, tokens, read = len(counts), int(counts.sum()), int(counts.sum() + contexts.sum())
+        quickest_s = min(
+            one.seconds * max(1.0, rows / one.num_rows, tokens / one.num_tokens, read / one.num_read)
+            for reports in self._reports.values()
+            for one in reports
+        )
+        return max(self._said(_decoder(row_features(counts, contexts))) - SLACK * quickest_s, 0.0)
+
+    def _surprise_s(self, counts: Ints, contexts: Ints, told: int, seconds: float) -> float:
+        """How much longer a step took than the fit says; 0: about as long, or no fit."""
+        said_s = self.seconds(counts, contexts)
+        if isnan(said_s):
+            return 0.0
+        said_s += told * self._told_s
+        return seconds - said_s if seconds > SURPRISE * said_s else 0.0
 
     def _decoder_s(self, features: ArFeatures) -> float:
         if (features.prefill_rows > 0) not in self._known:
@@ -178,6 +225,7 @@ class ObservedSteps:
         if end == self._end:
             return
         self._end = end
+        self._extra_s = 0.0
         kinds = {is_prefill: self._used(is_prefill) for is_prefill in self._reports}
         self._known = frozenset(kind for kind, reports in kinds.items() if len(reports) >= FEWEST)
         used = [one for reports in kinds.values() for one in reports]
