@@ -53,6 +53,26 @@ def test_connect_sends_session_created_unprompted() -> None:
     assert driver.facts == [SessionOpened(driver.session.id)]
 
 
+def test_a_model_without_a_voice_replies_in_text_and_refuses_to_speak() -> None:
+    driver = Driver(info=msgspec.structs.replace(INFO, voices=()))
+    session = driver.started[0]["session"]
+    assert (session["output_modalities"], session["audio"]["output"]["voice"]) == (["text"], None)
+    driver.say()
+    error = driver.error("response.create", response={"output_modalities": ["audio"]})
+    assert (error["type"], error["param"]) == ("invalid_request_error", "response.output_modalities")
+    assert "test-omni has no voice" in error["message"]
+    update = {"type": "realtime", "output_modalities": ["audio"]}
+    assert driver.error("session.update", session=update)["param"] == "session.output_modalities"
+    update["output_modalities"] = None
+    (updated,) = driver.send("session.update", session=update)
+    assert updated["session"]["output_modalities"] == ["text"]
+    response = driver.ask()
+    assert driver.request.speech is False
+    driver.tokens(response, "hey")
+    assert "response.output_text.delta" in kinds(driver.events)
+    assert "response.output_audio_transcript.delta" not in kinds(driver.events)
+
+
 def test_text_turn() -> None:
     driver = Driver()
     events = driver.send("conversation.item.create", item=message("hello"))

@@ -141,7 +141,8 @@ class ServerSession:
         self._carry_out(self._wire.tick(self._agenda.now))
 
 
-INFO = ModelInfo("simulated", "", "", (), MOST_TOKENS, "", "")
+INFO = ModelInfo("simulated", "", "", ("simulated",), MOST_TOKENS, "", "")
+"""With a voice: whether the graph has one is checked before (`sim.suited`)."""
 
 
 class Names(IdSource):

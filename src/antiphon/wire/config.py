@@ -90,7 +90,9 @@ class Scope:
 
     @property
     def defaults(self) -> SessionConfig:
-        return SessionConfig(voice=self.info.voices[0] if self.info.voices else None)
+        """Of a model with a voice, replies are spoken."""
+        voices = self.info.voices
+        return SessionConfig(speech=bool(voices), voice=voices[0] if voices else None)
 
     def speaker(self, config: SessionConfig) -> str | None:
         """The model's voice for a config: clients may ask for other servers' voices and get the default."""
@@ -127,7 +129,7 @@ def overridden(
     tokens = patch.max_output_tokens
     return replace(
         config,
-        speech=_picked(_speech(speech, at), config.speech, on_null.speech),
+        speech=_picked(_speech(speech, scope.info, at), config.speech, on_null.speech),
         instructions=_picked(
             _instructions(patch.instructions, scope, at), config.instructions, on_null.instructions
         ),
@@ -205,7 +207,7 @@ def _picked(value: V | UnsetType | None, current: V, on_null: V) -> V:
     return on_null if value is None else value
 
 
-def _speech(modalities: list[str] | UnsetType | None, at: str) -> bool | UnsetType | None:
+def _speech(modalities: list[str] | UnsetType | None, info: ModelInfo, at: str) -> bool | UnsetType | None:
     if modalities is None or isinstance(modalities, UnsetType):
         return modalities
     if modalities not in (["audio"], ["text"]):
@@ -214,7 +216,13 @@ def _speech(modalities: list[str] | UnsetType | None, at: str) -> bool | UnsetTy
             f" got {shown(modalities)}.",
             param=f"{at}.output_modalities",
         )
-    return modalities == ["audio"]
+    speech = modalities == ["audio"]
+    if speech and not info.voices:
+        raise ProtocolError(
+            f"The model {info.name} has no voice: output_modalities is ['text'], or left out.",
+            param=f"{at}.output_modalities",
+        )
+    return speech
 
 
 def _instructions(text: str | UnsetType | None, scope: Scope, at: str) -> str | UnsetType | None:
