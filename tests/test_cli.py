@@ -65,6 +65,30 @@ def test_a_load_that_is_none_is_refused_before_anything_runs(tmp_path: Path, opt
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("place", ["file", "file/under", "file/under/deeper"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "--simulate", "baseline", "liveserve", "--workload", "smoke"],
+        ["tune", "--workload", "barge-in"],
+        ["bench", "sweep", "--url", "http://127.0.0.1:9", "--concurrency", "1"],
+        ["simulate", "--workload", "smoke"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_where_a_directory_is_to_be_is_told_before_anything_runs(
+    tmp_path: Path, command: list[str], place: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    said = CliRunner().invoke(app, [*command, "--out", str(tmp_path / place)])
+    assert said.exit_code in (1, 2)
+    words = said.output.replace("\n", "")
+    assert f"{tmp_path / 'file'} is a file, and a directory is needed there; name another" in words
+    assert "Errno" not in words
+    assert "seed" not in words, "nothing was said to run"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize("wait_s", [0.05, 0.3])
 def test_who_stops_it_while_it_starts_sees_no_traceback(wait_s: float) -> None:
     program = [

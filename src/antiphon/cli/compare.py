@@ -20,7 +20,7 @@ from antiphon.cli.bench import STOPPED
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, SimMachine, announce, machine_of, varied
 from antiphon.cli.options import PRESETS, Acks, AcksOption, Patience, WorkloadName
-from antiphon.cli.shared import PAGE_COLUMNS, console, fail, given_options, say
+from antiphon.cli.shared import PAGE_COLUMNS, check_out, console, fail, given_options, say
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def compare(
     from antiphon.bench.experiment import workload_of
 
     with stopped_or_failed(out):
+        check_out(out)
         refuse_idle(context, simulate)
         chosen = tuple(range(first_seed, first_seed + seeds))
         played = workload_of(workload, load.changes)

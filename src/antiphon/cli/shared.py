@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, Task, TaskID, TextColumn
 from rich.text import Text
 
+from antiphon.core.errors import ConfigError
+
 console = Console(stderr=True, highlight=False)
 
 PAGE_COLUMNS = 130
@@ -72,6 +74,15 @@ def terminated_as_interrupted() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def check_out(out: Path) -> None:
+    """Raises ConfigError unless the directory `--out` is there, or can be made as far as names go."""
+    first = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
+    if not first.is_dir():
+        raise ConfigError(
+            f"--out {out}: {first} is a file, and a directory is needed there; name another, which is made"
+        )
 
 
 def given_options(context: typer.Context) -> frozenset[str]:

@@ -14,7 +14,7 @@ from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, ContinuityBound, Ttf
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
 from antiphon.cli.options import Patience, WorkloadName
-from antiphon.cli.shared import console
+from antiphon.cli.shared import check_out, console
 from antiphon.cli.simulated import Seed, first_line
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -51,6 +51,7 @@ def simulate(
     from antiphon.bench.experiment import workload_of
 
     try:
+        check_out(out)
         found = machine_of(machine, preset, model)
         label = label or preset_label(found.engine.node.preset)
         path = out / f"simulate-{label}-{seed}.jsonl"

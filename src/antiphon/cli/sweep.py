@@ -23,7 +23,7 @@ from antiphon.cli.options import (
     WorkloadName,
     finite,
 )
-from antiphon.cli.shared import PAGE_COLUMNS, console, fail, split
+from antiphon.cli.shared import PAGE_COLUMNS, check_out, console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def sweep(
     points: list[Point] = []
     is_stopped = False
     try:
+        check_out(out)
         plan = room.Sweep(Target(label, url), workload, _loads(concurrency, rate), changes, seed, out)
         out.mkdir(parents=True, exist_ok=True)
         asyncio.run(room.sweep(plan, points, console, Pace(), api_key))

@@ -16,7 +16,7 @@ from antiphon.cli.compare import Asked, WireOptions, refuse_idle, stopped_or_fai
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, announce, machine_of
 from antiphon.cli.options import PRESETS, Patience, WorkloadName
-from antiphon.cli.shared import PAGE_COLUMNS, console, say, split
+from antiphon.cli.shared import PAGE_COLUMNS, check_out, console, say, split
 from antiphon.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def tune(
     from antiphon.bench.experiment import workload_of
 
     with stopped_or_failed(out):
+        check_out(out)
         refuse_idle(context, not live, "is of a simulated machine; with --live there is none")
         sweep = _sweep(preset, swept)
         asked = Asked((), model, workload, workload_of(workload, load.changes), sweep.seeds, patience)
