@@ -331,3 +331,29 @@ def test_a_recording_that_is_longer_than_the_transcriber_hears(cascade_checkpoin
     (reply,) = omni.generate([Request([{"audio": np.tile(NOISE, 9)}], speech=False, max_tokens=4)])
     assert (reply.status, reply.message) == ("incomplete", "")
     check_all_free(omni)
+
+
+UNHEARABLE = [
+    (np.zeros(0, np.float32), "audio_too_short", "no samples"),
+    (np.full(16000, np.nan, np.float32), "invalid_prompt", "not finite"),
+    (np.append(NOISE, np.float32(np.inf)), "invalid_prompt", "not finite"),
+]
+
+
+@pytest.mark.parametrize("kind", ["cascade_checkpoint", "tiny_checkpoint"])
+def test_a_recording_that_nobody_could_hear_fails_its_own_request_alone(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    omni = Omni(request.getfixturevalue(kind), device="cpu")
+    greedy = {"thinker": Sampling(temperature=0.0, max_tokens=3)}
+    good = Request([{"audio": NOISE}], speech=False, sampling=greedy)
+    alone = omni.generate([good])[0].token_ids["thinker"].tolist()
+    for samples, reason, words in UNHEARABLE:
+        bad = Request(["What is said?", {"audio": samples}], max_tokens=3)
+        before, failed, after = omni.generate([good, bad, good])
+        assert (failed.status, failed.reason) == ("failed", reason)
+        assert words in failed.message
+        assert [before.token_ids["thinker"].tolist(), after.token_ids["thinker"].tolist()] == [alone, alone]
+        (part,) = omni.stream(bad)
+        assert (part.status, part.reason) == ("failed", reason)
+    check_all_free(omni)

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from antiphon.core.config import EngineOptions, NodeConfig
 from antiphon.core.conversation import AudioPart, ImagePart, Item, Part, Role, TextPart, VideoPart
-from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.errors import AntiphonError, ConfigError, ProtocolError
 from antiphon.core.facts import (
     Fact,
     ItemAdded,
@@ -138,21 +138,27 @@ class Omni:
             self.engine.processes.close()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer all requests, batched; replies in the order of the requests. Failures are in `status`.
+        """Answer all requests, batched; replies in the order of the requests. Failures are in `status`: a
+        recording that nobody could hear is one, and the others are answered.
 
         Raises ConfigError, before anything runs, for a request that is put wrongly.
         """
         if isinstance(requests, Request):
             raise ConfigError("generate takes a list of requests: generate([request])")
         names = [self._name() for _ in requests]
-        facts = [
-            fact for name, request in zip(names, requests, strict=True) for fact in self._facts(name, request)
-        ]
+        refused: dict[str, Reply] = {}
+        facts: list[Fact] = []
+        for name, request in zip(names, requests, strict=True):
+            try:
+                facts += self._facts(name, request)
+            except ProtocolError as error:
+                refused[name] = _refusal(error)
+        begun = [name for name in names if name not in refused]
         try:
-            self._begin(names, facts)
-            return [self._reply(list(self._outputs(name))) for name in names]
+            self._begin(begun, facts)
+            return [refused.get(name) or self._reply(list(self._outputs(name))) for name in names]
         finally:
-            self._close(names)
+            self._close(begun)
 
     def stream(self, request: Request) -> Iterator[Reply]:
         """Answer one request as it is produced: each part holds what is new, the last the end's status.
@@ -160,7 +166,11 @@ class Omni:
         Several streams may be read in turns: whichever is read drives them all.
         """
         name = self._name()
-        return self._stream(name, self._facts(name, request))
+        try:
+            facts = self._facts(name, request)
+        except ProtocolError as error:
+            return _refused(error)
+        return self._stream(name, facts)
 
     def _stream(self, name: str, facts: list[Fact]) -> Iterator[Reply]:
         ids: list[int] = []
@@ -244,7 +254,8 @@ class Omni:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def _facts(self, name: str, request: Request) -> list[Fact]:
-        """A conversation of its own for each request."""
+        """A conversation of its own for each request. Raises ConfigError, and ProtocolError for a recording
+        that cannot be heard."""
         self._check(request)
         messages = request.messages or [("user", request.content)]
         items = [
@@ -295,6 +306,15 @@ class Omni:
                 raise ConfigError(f"a message has the role {role!r}; roles are {', '.join(ROLES)}")
 
 
+def _refusal(error: ProtocolError) -> Reply:
+    return Reply(status="failed", reason=error.code, message=str(error))
+
+
+def _refused(error: ProtocolError) -> Iterator[Reply]:
+    """As a stream."""
+    yield _refusal(error)
+
+
 def _check_sampling(sampling: dict[str, Sampling], node: NodeConfig) -> None:
     stages = [stage for stage in find_graph(node.graph).stages if stage.name in node.ar]
     residuals = [stage.residual for stage in stages if stage.residual]
@@ -307,7 +327,8 @@ def _check_sampling(sampling: dict[str, Sampling], node: NodeConfig) -> None:
 
 
 def parts_of(content: Content) -> tuple[Part, ...]:
-    """A message's content as parts of the record. Raises ConfigError."""
+    """A message's content as parts of the record. Raises ConfigError, and ProtocolError for a recording that
+    cannot be heard."""
     if not isinstance(content, Sequence):
         raise ConfigError(
             'a message\'s content is a text, or a list of parts, such as [{"audio": samples}]; '
@@ -338,6 +359,12 @@ def _audio_part(samples: NDArray[Any]) -> AudioPart:
     if samples.ndim != 1 or samples.dtype != np.float32:
         got = f"{samples.dtype} {list(samples.shape)}"
         raise ConfigError(f"audio must be float32 [samples] at 16 kHz, got {got}")
+    if not len(samples):
+        raise ProtocolError("The audio is empty: it has no samples.", code="audio_too_short")
+    if not np.isfinite(samples).all():
+        raise ProtocolError(
+            "The audio has samples that are not finite (NaN or infinite).", code="invalid_prompt"
+        )
     return AudioPart.of(samples.tobytes())
 
 
