@@ -41,6 +41,9 @@ async def test_a_text_is_read_aloud(served: Running, name: str, media_type: str)
     assert answer.response.headers["Content-Type"] == media_type
     if name == "pcm":
         samples = np.frombuffer(answer.content, "<i2") / 32767
+    elif name == "flac":
+        samples, rate = soundfile.read(io.BytesIO(answer.content))
+        assert (rate, len(samples)) == (24_000, round(24_000 * Script().audio_s))
     else:
         samples, rate = soundfile.read(io.BytesIO(answer.content), frames=7_000)
         samples = samples[:: rate // 24_000]

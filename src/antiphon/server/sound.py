@@ -76,12 +76,22 @@ class Growing(io.RawIOBase):
         return taken
 
 
+class Whole(io.BytesIO):
+    """A file that is taken once it is finished: its header has its length then."""
+
+    is_finished = False
+
+    def take(self) -> bytes:
+        return self.getvalue() if self.is_finished else b""
+
+
 class SoundStream:
-    """Encodes a reply's sound piece by piece; the pieces in order are a file."""
+    """Encodes a reply's sound piece by piece; the pieces in order are a file. A flac comes in one piece at
+    the end: libsndfile takes one whose header does not say its length for endless, and cannot read it whole."""
 
     def __init__(self, name: str) -> None:
         self._encoding = ENCODINGS[name]
-        self._sink = Growing()
+        self._sink: Growing | Whole = Whole() if self._encoding.format == "FLAC" else Growing()
         self._file: soundfile.SoundFile | None = None
         if self._encoding.format == "WAV":
             self._sink.write(endless_wav())
@@ -113,6 +123,8 @@ class SoundStream:
         """The file's end."""
         if self._file is not None:
             self._file.close()
+        if isinstance(self._sink, Whole):
+            self._sink.is_finished = True
         return self._sink.take()
 
 
