@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from antiphon.checkpoint.demo import make_demo
 from antiphon.checkpoint.files import open_checkpoint, open_directory
+from antiphon.cli import app
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.model_source import PARTS, source_of
 from antiphon.core.quantised import Quantised
@@ -159,6 +161,22 @@ def test_a_part_in_the_place_of_another(cascade_checkpoint: Path, part: str, giv
     named = {each: str(cascade_checkpoint / each) for each in PARTS}
     with pytest.raises(CheckpointError, match=f"{part}: {told}"):
         open_directory(source_of({**named, part: str(cascade_checkpoint / given)}))
+
+
+@pytest.mark.parametrize("part", ["transcriber", "voice"])
+def test_a_part_alone_is_told_to_be_one(cascade_checkpoint: Path, tmp_path: Path, part: str):
+    with pytest.raises(CheckpointError) as refused:
+        open_directory(str(cascade_checkpoint / part), takes_media=takes_media)
+    assert f"which is the {part} of a cascade and no model by itself" in str(refused.value)
+    assert f"Serve the whole, {cascade_checkpoint}, or name each: transcriber=…," in str(refused.value)
+    moved = tmp_path / "alone"
+    shutil.copytree(cascade_checkpoint / part, moved)
+    with pytest.raises(CheckpointError, match="Serve all of them, or name each"):
+        open_directory(str(moved), takes_media=takes_media)
+    said = CliRunner().invoke(app, ["serve", str(moved), "--port", "0"])
+    assert said.exit_code == 1
+    assert f"the {part} of a cascade" in " ".join(said.output.split())
+    assert "listening" not in said.output
 
 
 def test_a_thinker_that_nobody_knows(broken: Path):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 import soundfile
@@ -20,10 +21,11 @@ import soundfile
 from antiphon.core.facts import PersonFact
 from antiphon.metrics.names import Metric
 from antiphon.server.app import attach_engine, create_app
+from antiphon.server.launch import abilities
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.limits import Limits
 from server.conftest import Running, eventually, running
-from server.fake_engine import CharDetokeniser, FakeEngine, Script
+from server.fake_engine import INFO, CharDetokeniser, FakeEngine, Script
 
 TESTS = Path(__file__).parents[1]
 
@@ -307,7 +309,7 @@ async def test_the_console_is_served_and_names_nothing_foreign() -> None:
 PROCESS = """
 import sys
 sys.path.insert(0, {tests!r})
-from server.fake_engine import CharDetokeniser, FakeEngine
+from server.fake_engine import INFO, CharDetokeniser, FakeEngine
 from antiphon.server.app import create_app
 from antiphon.server.runner import serve
 serve(create_app(FakeEngine(), detokenisers=CharDetokeniser), "127.0.0.1", 0)
@@ -331,6 +333,15 @@ async def test_sigterm_drains_and_serve_returns() -> None:
     out, _ = await process.communicate()
     assert out == b"returned\n"
     assert process.returncode == 0
+
+
+def test_a_start_says_what_the_model_takes_and_gives() -> None:
+    text = msgspec.structs.replace(INFO, name="writer", inputs=(), voices=())
+    hears = msgspec.structs.replace(INFO, name="listener", inputs=("audio",), voices=())
+    talks = msgspec.structs.replace(INFO, name="talk", inputs=("audio",))
+    assert abilities(text) == "writer takes text, and replies in text; it does not hear or speak"
+    assert abilities(hears) == "listener takes text and speech, and replies in text; it does not speak"
+    assert abilities(talks) == "talk takes text and speech, and replies in text and speech"
 
 
 async def test_a_free_port_serves_http() -> None:

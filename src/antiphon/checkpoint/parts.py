@@ -18,7 +18,7 @@ from antiphon.checkpoint.side_files import (
 )
 from antiphon.checkpoint.source import find_directory
 from antiphon.core.errors import CheckpointError
-from antiphon.core.model_source import PARTS, VOICE, WRITER, WRITES_DOWN, check_parts
+from antiphon.core.model_source import PARTS, VOICE, WRITER, WRITES_DOWN, check_parts, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +58,18 @@ def parts_of(
                 f"{error}. {path / 'config.json'} names it; it was looked for at {inside} first"
             ) from error
     return found
+
+
+def check_whole(path: Path, config: Mapping[str, Any]) -> None:
+    """Raises CheckpointError for a checkpoint that is served as a part of a cascade only."""
+    for part, (model_type, kind) in KINDS.items():
+        if config.get("model_type") == model_type:
+            folder = path.absolute().parent
+            whole = f"the whole, {folder}" if has(folder, "config.json") else "all of them"
+            raise CheckpointError(
+                f"{path / 'config.json'} is of {kind}, which is the {part} of a cascade and no model by "
+                f"itself. Serve {whole}, or name each: {source_of(dict.fromkeys(PARTS, '…'))}"
+            )
 
 
 def find_parts(named: Mapping[str, str], progress: Callable[[str], None] | None = None) -> dict[str, Path]:

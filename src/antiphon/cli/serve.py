@@ -16,6 +16,8 @@ from rich.markup import escape
 from antiphon.assembly.deployment import Deployment, DeploymentLimits
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset, readers_of
+from antiphon.checkpoint.parts import check_whole
+from antiphon.checkpoint.side_files import read_json
 from antiphon.checkpoint.source import check_source
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import (
@@ -255,6 +257,8 @@ def serve(
         parts = parts_in(model)
         for one in [parts[part] for part in PARTS] if parts else (model,):
             check_source(one)
+        if (configured := Path(model) / "config.json").is_file():
+            check_whole(Path(model), read_json(configured, "it is not a model checkpoint"))
         check_origins(settings.origins)
         check_media_hosts(settings.media_hosts)
         if record is not None:

@@ -15,6 +15,7 @@ import torch
 
 from antiphon.checkpoint.dummy import DummyCheckpoint
 from antiphon.checkpoint.files import Checkpoint, check_memory, open_checkpoint, open_directory
+from antiphon.checkpoint.parts import check_whole
 from antiphon.core.config import ArConfig, EngineOptions, NodeConfig, Unit
 from antiphon.core.errors import CheckpointError, ConfigError
 from antiphon.core.graph import StageGraph, StageKind
@@ -202,6 +203,7 @@ def check_room(opened: Opened) -> None:
 
 def takes_media(path: Path, config: Mapping[str, Any]) -> bool:
     """Raises CheckpointError for a model of which there is no graph."""
+    check_whole(path, config)
     try:
         return find_graph(config.get("model_type", "")).takes_media
     except ConfigError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.core.errors import AntiphonError, ConfigError
+from antiphon.core.model_info import ModelInfo
 from antiphon.runtime.launch import EngineProcess
 from antiphon.runtime.messages import Start
 from antiphon.server.app import attach_engine, create_app
@@ -68,6 +69,7 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
             await loading
             progress("", 0, 0)
             attach_engine(app, engine)
+            logger.info("%s", abilities(engine.info))
             logger.info("%s is ready: open %s", engine.info.name, _address(server, where))
         gone = asyncio.create_task(engine.gone.wait())
         await asyncio.wait({serving, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -80,6 +82,15 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
         server.should_exit = True
         await asyncio.gather(serving, loading, return_exceptions=True)
         await engine.stop()
+
+
+def abilities(info: ModelInfo) -> str:
+    """What the model takes and gives, for whoever starts a server."""
+    takes = ["text", *("speech",) * ("audio" in info.inputs), *("pictures",) * ("image" in info.inputs)]
+    lacks = [what for what, has in (("hear", "audio" in info.inputs), ("speak", info.voices)) if not has]
+    gives = "text and speech" if info.voices else "text"
+    without = f"; it does not {' or '.join(lacks)}" if lacks else ""
+    return f"{info.name} takes {' and '.join(takes)}, and replies in {gives}{without}"
 
 
 def _read_keys(server: DrainingServer, where: ServeOptions) -> None:

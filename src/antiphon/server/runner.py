@@ -70,7 +70,7 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
-            logger.info("listening on %s:%d", self.config.host, port)
+            logger.info("listening on %s:%d; it answers once the model is loaded", self.config.host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # listeners are still open here: who comes now is told to come back later

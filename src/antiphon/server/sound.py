@@ -87,7 +87,7 @@ class Whole(io.BytesIO):
 
 class SoundStream:
     """Encodes a reply's sound piece by piece; the pieces in order are a file. A flac comes in one piece at
-    the end: libsndfile takes one whose header does not say its length for endless, and cannot read it whole."""
+    the end: libsndfile takes one whose header says no length for endless, and cannot read it whole."""
 
     def __init__(self, name: str) -> None:
         self._encoding = ENCODINGS[name]
