@@ -89,6 +89,17 @@ def test_a_file_where_a_directory_is_to_be_is_told_before_anything_runs(
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_peer_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    out = tmp_path / "versus"
+    targets = ["first=http://127.0.0.1:9", "peer=http://127.0.0.1:9"]
+    said = CliRunner().invoke(app, ["compare", *targets, "--out", str(out)])
+    assert said.exit_code == 1
+    words = " ".join(said.output.split())
+    assert "target first: http://127.0.0.1:9/v1/models names no model" in words
+    assert "warming up" not in words
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("wait_s", [0.05, 0.3])
 def test_who_stops_it_while_it_starts_sees_no_traceback(wait_s: float) -> None:
     program = [
