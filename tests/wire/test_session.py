@@ -73,6 +73,16 @@ def test_a_model_without_a_voice_replies_in_text_and_refuses_to_speak() -> None:
     assert "response.output_audio_transcript.delta" not in kinds(driver.events)
 
 
+def test_a_model_that_does_not_hear_refuses_sound_as_it_comes() -> None:
+    """A recording in its conversation would make every later reply fail."""
+    driver = Driver(info=msgspec.structs.replace(INFO, inputs=()))
+    error = driver.error("input_audio_buffer.append", audio=pcm(0.5))
+    assert (error["type"], error["param"]) == ("invalid_request_error", "type")
+    assert error["message"] == "The model test-omni takes text: leave audio out."
+    assert driver.error("input_audio_buffer.commit")["code"] == "input_audio_buffer_commit_empty"
+    assert not driver.facts_of(ItemAdded)
+
+
 def test_text_turn() -> None:
     driver = Driver()
     events = driver.send("conversation.item.create", item=message("hello"))

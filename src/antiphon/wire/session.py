@@ -53,6 +53,7 @@ from antiphon.wire.config import Scope, SessionConfig, session_object, updated
 from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
+from antiphon.wire.inputs import check_taken
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.listener import (
@@ -273,6 +274,7 @@ class RealtimeSession:
                 return [self._advise(event, now)]
 
     def _append(self, audio: bytes, now: float) -> list[Step]:
+        check_taken("audio", self._shared.scope.info)
         check("max_append_bytes", self.limits.max_append_bytes, len(audio))
         pcm16 = self._input_audio.pcm16(audio, self._shared.config.input_format)
         reply_is_heard = self._interrupts and self._responses.is_heard(now)
