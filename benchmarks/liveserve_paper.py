@@ -33,6 +33,7 @@ from antiphon.bench.statistics import ratio_interval
 from antiphon.latency.profile import Profile
 from antiphon.metrics.latency import ttfp_s
 from antiphon.metrics.recorder import fold
+from antiphon.metrics.rows import Run
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
 from antiphon.sim.deployed import deployed_engine
@@ -46,6 +47,7 @@ TOLD = (
     *("ttfp_s.p50", "ttfp_s.p90", "later.p50", "later.p90", "continuity", "completed_rps", "rtf.p90"),
     *('waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'),
 )
+COMPARED = ("ttfp_s.p90", "later.p90", "completed_rps")
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -113,15 +115,24 @@ def played(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
     profile = Profile.from_json(PROFILE.read_bytes())
     sizes = Sizes(host_kv_tokens=HOST_KV_TOKENS)
     engine = deployed_engine(profile, read_deployment(DEPLOYMENT), preset(system, work), sizes)
-    outcome = simulate(Setup(changed(named(point.workload), settings), profile, seed, engine), NOBODY)
+    run = run_of(Setup(changed(named(point.workload), settings), profile, seed, engine))
+    found = figures(run, Slo()) | later(run, point.places)
+    return {name: round(found[name], 5) for name in TOLD if name in found}
+
+
+def run_of(setup: Setup) -> Run:
+    """Raises RuntimeError if a policy was overruled."""
+    outcome = simulate(setup, NOBODY)
     if outcome.overruled or outcome.incidents:
         raise RuntimeError(f"{outcome.overruled} {outcome.incidents}")
-    run = fold(outcome.events)
-    found = figures(run, Slo())
-    first = {session.session for session in run.sessions[: point.places]}
+    return fold(outcome.events)
+
+
+def later(run: Run, num_first: int) -> dict[str, float]:
+    """The first sound of all sessions but so many that come first."""
+    first = {session.session for session in run.sessions[:num_first]}
     later_s = ttfp_s(row for row in run.responses if row.session not in first)
-    found |= {f"later.p{share}": float(np.percentile(later_s, share)) for share in (50, 90)}
-    return {name: round(found[name], 5) for name in TOLD if name in found}
+    return {f"later.p{share}": float(np.percentile(later_s, share)) for share in (50, 90)}
 
 
 def kept(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
@@ -129,13 +140,13 @@ def kept(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
     return provenance.once(path, lambda: played(work, system, point, seed))
 
 
-def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Means of each system, and the ratios of P90 of the first audio and of throughput to the baseline's."""
+def told(runs: dict[str, list[dict[str, Any]]], compared: tuple[str, ...] = COMPARED) -> dict[str, Any]:
+    """Means of each system, and the ratios of these figures to the baseline's."""
     found: dict[str, Any] = {
-        system: {name: round(mean(run[name] for run in each), 5) for name in each[0] if name in TOLD}
+        system: {name: round(mean(run[name] for run in each), 5) for name in each[0]}
         for system, each in runs.items()
     }
-    for system, name in product(list(runs)[1:], ("ttfp_s.p90", "later.p90", "completed_rps")):
+    for system, name in product(list(runs)[1:], compared):
         ratio = ratio_interval([run[name] for run in runs["fcfs"]], [run[name] for run in runs[system]])
         found[system][f"{name} ratio"] = [ratio.mean, ratio.low, ratio.high]
     return found
