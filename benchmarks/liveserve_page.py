@@ -351,13 +351,108 @@ def draw_timelines(result: dict[str, Any], path: Path) -> None:
             axes.set_xlabel("time (s)")
 
 
+def distribution(result: dict[str, Any]) -> list[str]:
+    """Figure 11, left, and Figure 15, right."""
+    rows = [
+        [
+            system,
+            *(f"{one[share]:.2f}" for share in ("p50", "p90", "p95")),
+            *(f"{result['reply'][system][f'{stage}_done_s']:.1f}" for stage in ("thinker", "talker")),
+            f"{result['reply'][system]['audio_s']:.1f}",
+        ]
+        for system, one in result["distribution"].items()
+    ]
+    head = (
+        "system | TTFP P50 (s) | P90 (s) | P95 (s) | a reply alone: its text is made after (s) | "
+        "its sound (s) | it is heard for (s)"
+    )
+    return rows_of(head, rows)
+
+
+def pacing(points: dict[str, Any]) -> list[str]:
+    """Figure 15, left: of all loads with half of the replies cut."""
+    rows = [
+        [
+            name.split("c = ")[1].split(",")[0],
+            both(systems, "ttfp_s.p90", 1000),
+            interval(systems["liveserve"]["ttfp_s.p90 ratio"]),
+            both(systems, "later.p90", 1000),
+            interval(systems["liveserve"]["later.p90 ratio"]),
+            both(systems, "rtf.p90", 1, 2),
+        ]
+        for name, systems in points.items()
+        if name.endswith("p_bi 0.5")
+    ]
+    head = "c | P90 TTFP (ms) | ratio (95 %) | later P90 (ms) | ratio (95 %) | RTF P90"
+    return rows_of(head, rows)
+
+
+def systems_of(cases: dict[str, Any], num_dropped: int) -> list[str]:
+    """A row for each system of each case, whose name begins with so many parts that all have."""
+    rows: list[list[str]] = []
+    for name, systems in cases.items():
+        for at, (system, one) in enumerate(systems.items()):
+            cells = ["" if at else ", ".join(name.split(", ")[num_dropped:]), system]
+            cells += [f"{1000 * one[figure]:.0f}" for figure in ("ttfp_s.p50", "ttfp_s.p90")]
+            cells += [interval(one["ttfp_s.p90 ratio"]) if at else "", f"{100 * one['continuity']:.0f}"]
+            cells += [f"{one['effective_rps']:.3f}", interval(one["effective_rps ratio"]) if at else ""]
+            cells += [f"{one['jct_s.p90']:.1f}", f"{one.get('reload_s', 0.0):.2f}"]
+            rows.append([*cells, *(f"{100 * one[figure]:.0f}" for figure in ("cache_hit_share", TALKER))])
+    head = (
+        "load | system | TTFP P50 (ms) | P90 (ms) | ratio (95 %) | without a gap (%) | effective RPS | "
+        "ratio (95 %) | E2E P90 (s) | reloads (s a run) | cache hits (%) | talker unheard (%)"
+    )
+    return rows_of(head, rows)
+
+
+def breakdown(result: dict[str, Any]) -> list[str]:
+    """Figure 16, right: of turns that wait for KV under the baseline."""
+    rows: list[list[str]] = []
+    for name, found in result.items():
+        turns = found.get("reloaded turns") if isinstance(found, dict) else None
+        for system, which in (("fcfs", "base_"), ("liveserve", "")) if turns else ():
+            text_s, reload_s = turns[f"{which}ttft_s"], turns[f"{which}reload_s"]
+            cells = [f"{1000 * s:.1f}" for s in (reload_s, text_s - reload_s, text_s)]
+            rows.append([name if which else "", system, *cells])
+    return rows_of("memory and link | system | KV from the host (ms) | all else (ms) | first text (ms)", rows)
+
+
+def figure_tables(result: dict[str, Any]) -> dict[str, list[str]]:
+    return {
+        "distribution": distribution(result),
+        "interactive": systems_of(result["ablation"], 3),
+        "short": systems_of(result["short"], 4),
+    }
+
+
+def draw_figures(result: dict[str, Any], path: Path) -> None:
+    """Figure 11, left: shares of turns by their first audio; Figure 15, right: one reply over time."""
+    with page(path, 7.2, 2.9) as figure:
+        first, made = figure.subplots(1, 2)
+        for shade, (system, one) in zip((GREY, colour(1)), result["distribution"].items(), strict=True):
+            shares = [100 * (at + 1) / one["turns"] for at in range(one["turns"])]
+            first.step(one["ttfp_s"], shares, where="post", color=shade, label=system)
+        for shade, (system, one) in zip((GREY, colour(1)), result["reply"].items(), strict=True):
+            made.plot(one["at_s"], [100 * share for share in one["code2wav"]], color=shade, label=system)
+        heard = result["reply"]["fcfs"]
+        made.plot(heard["at_s"], [100 * share for share in heard["playback"]], color=colour(2), label="heard")
+        first.set_xlabel("first audio (s), c = 8")
+        first.set_ylabel("turns (%)")
+        made.set_xlabel("time since the turn's end (s)")
+        made.set_ylabel("sound of a reply of 66 s (%)")
+        for axes in (first, made):
+            axes.legend(frameon=False)
+
+
 def main() -> None:
     measured, timelines = read("liveserve"), read("liveserve-timelines")
     calibrated, frontier = read("liveserve-paper"), read("liveserve-frontier")
+    figures = read("liveserve-figures")
     found = reached(calibrated, frontier)
     draw(measured, PAGE.parent / "liveserve-loads.png")
     draw_reach(found, PAGE.parent / "liveserve-reach.png")
     draw_timelines(timelines, PAGE.parent / "liveserve-timelines.png")
+    draw_figures(figures, PAGE.parent / "liveserve-figures.png")
     text = PAGE.read_text()
     for name, lines in {
         "regimes": regimes(measured, calibrated, read("liveserve-models")),
@@ -373,6 +468,9 @@ def main() -> None:
         "engine-memory": memory(read("liveserve-engine-memory")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),
+        "pacing": pacing(frontier | calibrated),
+        "breakdown": breakdown(read("liveserve-memory")),
+        **figure_tables(figures),
     }.items():
         text = filled(text, name, "\n".join(lines))
     PAGE.write_text(text)

@@ -1,7 +1,8 @@
-"""LiveServe's further figures: what is counted, charged and compared."""
+"""LiveServe's further figures: what is counted and charged, and that the page shows what was kept."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from fakes.logs import reply, run, session, turn
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
+RESULT = json.loads((BENCHMARKS / "results" / "liveserve-figures.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +24,11 @@ def script() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         yield import_module("liveserve_figures")
+
+
+@pytest.fixture(scope="module")
+def page(script: ModuleType) -> ModuleType:
+    return import_module("liveserve_page")
 
 
 def test_a_reply_with_a_gap_is_not_effective(script: ModuleType) -> None:
@@ -69,3 +76,10 @@ def test_every_case_can_be_set_up(script: ModuleType, tmp_path: Path) -> None:
     for case in cases:
         setup = case.setup(tmp_path, "fcfs", 0)
         assert setup.workload.load.concurrency == case.places
+
+
+def test_the_page_shows_what_was_kept(script: ModuleType, page: ModuleType) -> None:
+    assert set(RESULT) == {*script.Figures(None, Path()).parts(), "command", "commit", "machine"}
+    text = page.PAGE.read_text()
+    for name, lines in page.figure_tables(RESULT).items():
+        assert f"<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- /{name} -->" in text
