@@ -2,8 +2,8 @@
 
     python benchmarks/liveserve_figures.py --out benchmarks/results/liveserve-figures.json
 
-Simulated, four thinkers and four talkers where nothing else is said. Times are those calibrated to the
-paper's baseline, or the datasheet's.
+Simulated, four thinkers and four talkers; Ming-Flash-Omni has two thinkers on two H200 each. Times are those
+calibrated to the paper's baseline, or the datasheet's. Ming-Flash-Omni has the datasheet's.
 
 distribution  Figure 11, left: the first audio of ShareGPT's turns at c = 8, all turns of all seeds
 reply         Figure 15, right: one reply of a minute, how much of it each stage has made, and what is heard
@@ -11,6 +11,7 @@ ablation      Figure 14: LiveServe's parts, one after the other, where pasts do 
 short         the datasheet's times with short memory, links of 8 and 51 GB/s. `scan`: each eviction takes as
               long as a scan of all sessions does (Table 1), else as long as by the index: milliseconds of
               eviction-index.json
+ming          Figure 10, bottom left: Ming-Flash-Omni answers ShareGPT's turns
 
 `effective_rps` counts replies that are completed, or cut by their listener, without a gap of 100 ms.
 Runs are paired by seed, two seeds each. Those that --work has are not run again. The result is kept after
@@ -44,12 +45,13 @@ from liveserve_calibration import (
     PROFILE,
     WORKLOAD,
 )
-from liveserve_paper import run_of, told
+from liveserve_paper import later, run_of, told
 
 from antiphon.assembly.deployment_file import read_deployment
 from antiphon.bench import provenance
 from antiphon.latency.finding import find_costs
 from antiphon.latency.profile import Profile
+from antiphon.latency.shapes import find_shape
 from antiphon.metrics.latency import ttfp_s
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.rows import Run
@@ -74,17 +76,17 @@ PARTS = {
 }
 """Decisions that LiveServe takes; the others are as fcfs has them. With eviction and writing that is all."""
 TOLD = (
-    *("ttfp_s.p50", "ttfp_s.p90", "ttfp_s.p95", "rtf.p50", "rtf.p90", "continuity"),
+    *("ttfp_s.p50", "ttfp_s.p90", "ttfp_s.p95", "later.p90", "rtf.p50", "rtf.p90", "continuity"),
     *("completed_rps", "effective_rps", "jct_s.p90", "reload_s", "cache_hit_share", "turns"),
     *('waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'),
 )
-COMPARED = ("ttfp_s.p90", "effective_rps", "jct_s.p90")
+COMPARED = ("ttfp_s.p90", "later.p90", "effective_rps", "jct_s.p90")
 
 
 class Case(msgspec.Struct, frozen=True):
     """One load on one machine.
 
-    times        calibrated | datasheet
+    times        calibrated | datasheet | ming-flash-omni
     duration_s   of a load that keeps its places filled; None: it ends after 4 sessions a place
     kv_tokens    of a replica; None: as many as it has room for
     gb_per_s     of the link to the host; None: the datasheet's
@@ -123,8 +125,12 @@ class Case(msgspec.Struct, frozen=True):
         return changed(named(self.workload), settings)
 
     def costs(self) -> Profile:
-        is_calibrated = self.times == "calibrated"
-        profile = Profile.from_json(PROFILE.read_bytes()) if is_calibrated else find_costs("H200")
+        if self.times == "calibrated":
+            profile = Profile.from_json(PROFILE.read_bytes())
+        elif self.times == "datasheet":
+            profile = find_costs("H200")
+        else:
+            profile = find_costs("H200", find_shape(self.times), 2)
         return profile if self.gb_per_s is None else profile.with_host_link(self.gb_per_s * 1e9)
 
     def setup(self, work: Path, system: str, seed: int) -> Setup:
@@ -136,6 +142,8 @@ class Case(msgspec.Struct, frozen=True):
     def _engine(self, profile: Profile, chosen: str, sizes: Sizes) -> SimEngine:
         if self.num_replicas is not None:
             return engine_of(profile, chosen, sizes, Replicas(self.num_replicas, self.num_replicas))
+        if self.times == "ming-flash-omni":
+            return engine_of(profile, chosen, sizes, Replicas(2, 4, apart=True))
         return deployed_engine(profile, read_deployment(DEPLOYMENT), chosen, sizes)
 
 
@@ -149,6 +157,7 @@ SHORT = {
     Case("datasheet", "interactive", 24, 0.0, 100.0, 3072, gb_per_s, is_long=True): systems
     for gb_per_s, systems in ((8.0, (*PAIR, SCAN)), (51.0, PAIR))
 }
+MING = tuple(Case("ming-flash-omni", WORKLOAD, places) for places in (2, 8))
 
 
 def preset(system: str, work: Path) -> str:
@@ -169,13 +178,15 @@ def effective_rps(run: Run, gap_s: float = Slo().gap_s) -> float:
     return 0.0 if window is None else completed_rps(smooth, window)
 
 
-def measured(run: Run) -> dict[str, float]:
+def measured(run: Run, case: Case) -> dict[str, float]:
     found = figures(run, Slo()) | {"effective_rps": effective_rps(run)}
+    if case.duration_s is None:
+        found |= later(run, case.places)
     return {name: round(found[name], 5) for name in TOLD if name in found}
 
 
 def played(work: Path, case: Case, system: str, seed: int) -> dict[str, float]:
-    return measured(run_of(case.setup(work, system, seed)))
+    return measured(run_of(case.setup(work, system, seed)), case)
 
 
 def first_audio(work: Path, case: Case, system: str, seed: int) -> list[float]:
@@ -219,7 +230,7 @@ def evicting(work: Path, case: Case, system: str, seed: int) -> dict[str, float]
             unit.tiers.room.evict, lambda resting=resting: resting.num_evicted_blocks
         )
     run = fold(simulation.play(NOBODY).events)
-    return measured(run) | {"evictions": clock.num_evictions}
+    return measured(run, case) | {"evictions": clock.num_evictions}
 
 
 def reply(work: Path, system: str) -> dict[str, Any]:
@@ -264,7 +275,9 @@ class Figures:
         return {system: [one.result() for one in each] for system, each in asked.items()}
 
     def told(self, case: Case, *about: Any, **options: Any) -> dict[str, Any]:
-        return {case.name: told(self.runs(case, *about, **options), COMPARED)}
+        runs = self.runs(case, *about, **options)
+        compared = tuple(name for name in COMPARED if name in runs["fcfs"][0])
+        return {case.name: told(runs, compared)}
 
     def each(self, cases: Iterable[Case], systems: tuple[str, ...] = PAIR) -> dict[str, Any]:
         return {name: one for case in cases for name, one in self.told(case, systems).items()}
@@ -287,6 +300,7 @@ class Figures:
             "distribution": self.distribution,
             "ablation": lambda: self.each(ABLATION, ("fcfs", *PARTS, "liveserve")),
             "short": self.short,
+            "ming": lambda: self.each(MING),
         }
 
 
@@ -302,7 +316,7 @@ def main() -> None:
     for system in PARTS:
         preset(system, work)
     with ProcessPoolExecutor(2) as pool:
-        found: dict[str, Any] = {"command": COMMAND}
+        found: dict[str, Any] = {"command": COMMAND, "commit": provenance.commit()}
         for name, part in Figures(pool, work).parts().items():
             found[name] = part()
             provenance.keep(found, arguments.out)
