@@ -422,6 +422,7 @@ def figure_tables(result: dict[str, Any]) -> dict[str, list[str]]:
         "distribution": distribution(result),
         "interactive": systems_of(result["ablation"], 3),
         "short": systems_of(result["short"], 4),
+        "ming": reach(reached(result["ming"], {})),
     }
 
 

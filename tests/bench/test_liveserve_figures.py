@@ -79,6 +79,7 @@ def test_every_case_can_be_set_up(script: ModuleType, tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_was_kept(script: ModuleType, page: ModuleType) -> None:
+    assert set(RESULT) == {*script.Figures(None, Path()).parts(), "command", "commit", "machine"}
     text = page.PAGE.read_text()
     for name, lines in page.figure_tables(RESULT).items():
         assert f"<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- /{name} -->" in text
