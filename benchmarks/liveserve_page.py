@@ -409,8 +409,10 @@ def breakdown(result: dict[str, Any]) -> list[str]:
     """Figure 16, right: of turns that wait for KV under the baseline."""
     rows: list[list[str]] = []
     for name, found in result.items():
-        turns = found.get("reloaded turns") if isinstance(found, dict) else None
-        for system, which in (("fcfs", "base_"), ("liveserve", "")) if turns else ():
+        if not isinstance(found, dict) or "reloaded turns" not in found:
+            continue
+        turns = found["reloaded turns"]
+        for system, which in (("fcfs", "base_"), ("liveserve", "")):
             text_s, reload_s = turns[f"{which}ttft_s"], turns[f"{which}reload_s"]
             cells = [f"{1000 * s:.1f}" for s in (reload_s, text_s - reload_s, text_s)]
             rows.append([name if which else "", system, *cells])
