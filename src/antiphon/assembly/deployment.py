@@ -175,11 +175,7 @@ class Readers(Written):
 
     reading: float = key(_READERS.reading, "Tokens a second of a person who reads.", 8, ge=1, le=100)
     listening: float = key(
-        _READERS.listening,
-        "Tokens a second of a person to whom the client speaks the text.",
-        4,
-        ge=1,
-        le=100,
+        _READERS.listening, "Tokens a second of a person to whom the client speaks the text.", 4, ge=1, le=100
     )
     most: float = key(
         _READERS.most,

@@ -14,11 +14,7 @@ from antiphon.latency.shapes import DecoderShape
 
 Memory = Mapping[str, Mapping[What, int]]
 USUAL = EngineOptions().of("")
-SIZES = {
-    StageKind.ENCODER: (),
-    StageKind.CODEC: ("max_rows",),
-    StageKind.AR: tuple(StageSizes.model_fields),
-}
+SIZES = {StageKind.ENCODER: (), StageKind.CODEC: ("max_rows",), StageKind.AR: tuple(StageSizes.model_fields)}
 """What of them a unit of the kind has."""
 ROUNDING = 1e-6
 

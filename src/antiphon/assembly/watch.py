@@ -100,12 +100,7 @@ class Watch:
         self._steps.clear()
         self._num_steps = 0
         return Snapshot(
-            now,
-            sessions,
-            self._stages_shown(),
-            steps,
-            num_steps,
-            makers=(*self._decoders, *self._vocoders),
+            now, sessions, self._stages_shown(), steps, num_steps, makers=(*self._decoders, *self._vocoders)
         )
 
     # -- steps ---------------------------------------------------------------------------------------

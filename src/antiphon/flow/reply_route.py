@@ -162,11 +162,7 @@ class ReplyRoute:
             self._end_text(response)
 
     def _sound(
-        self,
-        response: ResponseState,
-        samples: int,
-        audio: bytes,
-        words: tuple[tuple[int, int], ...] = (),
+        self, response: ResponseState, samples: int, audio: bytes, words: tuple[tuple[int, int], ...] = ()
     ) -> None:
         """To the client."""
         if samples:

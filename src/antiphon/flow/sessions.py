@@ -185,15 +185,7 @@ class Sessions:
             session.record.add(Item(response.spec.item_id, "assistant", (reply,)), response.after)
         usage = response.usage(self._stages.entry_stage)
         self._outbox.outputs.append(
-            ResponseEnded(
-                response.session,
-                response.spec.response,
-                status,
-                reason,
-                message,
-                usage,
-                retry_s,
-            )
+            ResponseEnded(response.session, response.spec.response, status, reason, message, usage, retry_s)
         )
 
     def unpin(self, response: ResponseState) -> None:

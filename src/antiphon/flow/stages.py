@@ -161,11 +161,7 @@ class Stages:
 
         def distance(name: str) -> tuple[bool, bool, int]:
             there = self.units[name]
-            return (
-                there.device != here.device,
-                there.process != here.process,
-                others[name].num_requests,
-            )
+            return (there.device != here.device, there.process != here.process, others[name].num_requests)
 
         return min((name for name in others if name not in self.lost), key=distance, default=None)
 

@@ -15,14 +15,7 @@ from itertools import dropwhile
 import msgspec
 
 from antiphon.core.conversation import AudioPart, TranscriptOptions
-from antiphon.core.facts import (
-    NO_INTS,
-    Ints,
-    PromptReady,
-    ResponseRequested,
-    Span,
-    StagePrompt,
-)
+from antiphon.core.facts import NO_INTS, Ints, PromptReady, ResponseRequested, Span, StagePrompt
 from antiphon.core.plans import NO_SPEECH, ints
 from antiphon.flow.preparation import STAGE_LOST, Preparation
 from antiphon.flow.response import TIERS, ResponseState

@@ -108,13 +108,7 @@ class Words:
     def _begin(self, wanted: WordsWanted, now: float) -> None:
         item = Item(wanted.item_id, "user", wanted.parts)
         spec = ResponseRequested(
-            wanted.session,
-            "",
-            "",
-            speech=False,
-            remember=False,
-            items=(item,),
-            transcribe=True,
+            wanted.session, "", "", speech=False, remember=False, items=(item,), transcribe=True
         )
         response = self._sessions.begin_ahead(spec, (item,))
         self._running[wanted.session] = response, wanted

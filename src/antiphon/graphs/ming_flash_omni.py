@@ -16,10 +16,7 @@ GRAPH = StageGraph(
         Stage("thinker", StageKind.AR, groups=(KvGroup("kv"),), survives=Survives.ALL),
         Stage("talker", StageKind.AR, groups=(KvGroup("kv"),), conditioned=True),
     ),
-    edges=(
-        Edge("encoders", "thinker"),
-        Edge("thinker", "talker", whole=True),
-    ),
+    edges=(Edge("encoders", "thinker"), Edge("thinker", "talker", whole=True)),
     audio_tokens_per_s=25,
     frame_s=0.32,
     token_pixels=32 * 32,

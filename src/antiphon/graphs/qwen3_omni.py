@@ -13,12 +13,7 @@ GRAPH = StageGraph(
     model_types=("qwen3_omni_moe",),
     stages=(
         Stage("encoders", StageKind.ENCODER),
-        Stage(
-            "thinker",
-            StageKind.AR,
-            groups=(KvGroup("kv"), KvGroup("hidden")),
-            survives=Survives.ALL,
-        ),
+        Stage("thinker", StageKind.AR, groups=(KvGroup("kv"), KvGroup("hidden")), survives=Survives.ALL),
         Stage(
             "talker",
             StageKind.AR,

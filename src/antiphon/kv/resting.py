@@ -104,11 +104,7 @@ class RestingSequences:
     # -- eviction ------------------------------------------------------------------------------------
 
     def evict(
-        self,
-        owner: str,
-        count: int,
-        groups: tuple[int, ...] | None = None,
-        keep: Set[str] = frozenset(),
+        self, owner: str, count: int, groups: tuple[int, ...] | None = None, keep: Set[str] = frozenset()
     ) -> list[Evicted]:
         """The owner's sequence gives up its last blocks until `count` more are to be had, or of these groups
         only. Returns what is full, the last first, lent to the caller, which takes it back once it is copied;

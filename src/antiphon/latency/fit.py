@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from antiphon.latency.features import ArFeatures, CodecFeatures, EncodeFeatures, SpeechFeatures
 from antiphon.latency.ladder import Ladder
-from antiphon.latency.models import (
-    ArModel,
-    AttentionModel,
-    CodecModel,
-    EncoderModel,
-    LinkModel,
-    SpeechModel,
-)
+from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel, SpeechModel
 from antiphon.latency.profile import Residuals
 
 Floats = NDArray[np.float64]

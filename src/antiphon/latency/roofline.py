@@ -17,14 +17,7 @@ import yaml
 from antiphon.core.errors import ConfigError, no_such
 from antiphon.latency.features import AUDIO_TOKENS_PER_S
 from antiphon.latency.ladder import Ladder
-from antiphon.latency.models import (
-    ArModel,
-    AttentionModel,
-    CodecModel,
-    Collectives,
-    EncoderModel,
-    LinkModel,
-)
+from antiphon.latency.models import ArModel, AttentionModel, CodecModel, Collectives, EncoderModel, LinkModel
 from antiphon.latency.profile import Datasheet, Profile, Provenance, StageProfile
 from antiphon.latency.shapes import (
     CodecShape,

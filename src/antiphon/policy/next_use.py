@@ -11,14 +11,7 @@ from typing import NamedTuple
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import Told
-from antiphon.policy.memory import (
-    NOTHING,
-    KvState,
-    KvView,
-    Selection,
-    num_beside_step,
-    num_short,
-)
+from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
 
 RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
@@ -130,11 +123,7 @@ class NextUse:
             yield owner
 
     def _unprotected(
-        self,
-        view: KvView,
-        keeps: Callable[[], Container[str]],
-        protected: list[str],
-        soonest_s: float = nan,
+        self, view: KvView, keeps: Callable[[], Container[str]], protected: list[str], soonest_s: float = nan
     ) -> Iterator[str]:
         """The one that is needed last first, none that is due by `soonest_s`. Those whose turn is coming and
         that are kept are added to `protected`; those that were preempted stay for whatever is to come."""

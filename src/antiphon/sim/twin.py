@@ -113,9 +113,6 @@ def twin(
         talker: HabitualTalker(node.ar[talker], node.end_inputs[talker], habits.extra_frames, setup.seed),
     }
     carrier = replace(
-        made,
-        models={**made.models, **talks},
-        render_s=around.render_s,
-        handoff_s=around.handoff_s,
+        made, models={**made.models, **talks}, render_s=around.render_s, handoff_s=around.handoff_s
     )
     return Simulation(setup, watch, carrier)

@@ -37,11 +37,7 @@ class EncodeScheduler(Chooser[Listed, tuple[Media, ...]]):
     """
 
     def __init__(
-        self,
-        name: str,
-        config: EncoderConfig,
-        policies: StagePolicies,
-        around: Surroundings | None = None,
+        self, name: str, config: EncoderConfig, policies: StagePolicies, around: Surroundings | None = None
     ) -> None:
         super().__init__(policies, around)
         self.name = name

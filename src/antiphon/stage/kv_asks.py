@@ -95,12 +95,7 @@ class KvAsks:
         self.wake_at = soonest(self.wake_at, selection.wake_at)
         return selection
 
-    def view(
-        self,
-        tier: KvTier,
-        num_wanted: int,
-        step_s: Callable[[], float] = unknown,
-    ) -> View:
+    def view(self, tier: KvTier, num_wanted: int, step_s: Callable[[], float] = unknown) -> View:
         return View(
             tier,
             num_wanted,

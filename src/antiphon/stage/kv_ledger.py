@@ -143,12 +143,7 @@ class KvLedger:
         filled = self.tiers.leases.lease_of(request, prefix)
         until = 0 if filled is None else filled[1]
         sequence, cached = self.kv.open(
-            owner,
-            prefix,
-            self.sizes.promise(request),
-            after_step,
-            until=until,
-            with_coming=with_coming,
+            owner, prefix, self.sizes.promise(request), after_step, until=until, with_coming=with_coming
         )
         request.sequence, request.limit = sequence, self.sizes.limit(request)
         request.cached = cached if request.cached is None else request.cached

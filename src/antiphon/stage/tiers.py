@@ -244,11 +244,6 @@ class Tiers:
         for sequence in self._kv.resting.sequences:
             filling = sequence.blocks[sequence.num_ready : sequence.num_coming]
             assert self._transfers.are_arriving(filling), "nothing brings what a sequence waits for"
-        owners = {
-            *self._kv.resting.owners,
-            *self._kv.resting.away,
-            *self.host.owners,
-            *self.known.running,
-        }
+        owners = {*self._kv.resting.owners, *self._kv.resting.away, *self.host.owners, *self.known.running}
         unknown = owners - self.known.session.keys()
         assert not unknown, f"it is not known whose KV {unknown} is"
