@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from antiphon.core.config import ArConfig, ClassBounds, CodecConfig, EngineOptions
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import NO_INTS, Ints, StagePrompt, StepDone
+from antiphon.core.facts import NO_INTS, Ints, Mask, StagePrompt, StepDone
 from antiphon.core.graph import Edge, KvGroup, Stage, StageKind, Survives
 from antiphon.core.plans import ArStep, ints
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import Frontier
-from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS, Mask, within
+from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS, within
 from antiphon.latency.features import ArFeatures, row_features
 from antiphon.policy.base import StepChoice, StepPolicy, Tier
 from antiphon.policy.fcfs import Fcfs

@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.facts import Ints
-from antiphon.policy.base import DeviceChoice, Hold, Mask, Refuse, StepChoice, StepView, Told
+from antiphon.core.facts import Ints, Mask
+from antiphon.policy.base import DeviceChoice, Hold, Refuse, StepChoice, StepView, Told
 from antiphon.policy.memory import NOTHING, KvView, Selection
 
 MAX_S = 1e15

@@ -222,6 +222,8 @@ LEAST = dict.fromkeys((*SIZES, "layer_groups"), (1, "")) | {
     "host_kv_tokens": (0, " (no host tier)"),
 }
 """What each of these is at least, and what that means."""
+OVER_ZERO = {"start_limit_s": "seconds", "silence_limit_s": "seconds", "link_gb_s": "GB/s"}
+"""Must be, with their units."""
 USUAL_ROWS, USUAL_KV_TOKENS, USUAL_STEP_TOKENS = 16, 32768, 1024
 """Where a size is not said, and cannot be derived."""
 
@@ -365,11 +367,13 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(
                 "stages in processes of their own are not divided among ranks: use tensor_parallel 1"
             )
-        for name in ("start_limit_s", "silence_limit_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name):g}; it must be over 0 seconds")
-        if self.link_gb_s is not None and self.link_gb_s <= 0:
-            raise ConfigError(f"link_gb_s is {self.link_gb_s:g}; it must be over 0 GB/s")
+        for name, unit in (
+            ("start_limit_s", "seconds"),
+            ("silence_limit_s", "seconds"),
+            ("link_gb_s", "GB/s"),
+        ):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ConfigError(f"{name} is {value:g}; it must be over 0 {unit}")
         if self.kv_tokens and self.held_tokens < self.max_context_tokens:
             raise ConfigError(
                 f"kv_tokens ({self.kv_tokens}) must hold at least one context (max_context_tokens, "

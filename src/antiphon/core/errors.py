@@ -3,7 +3,7 @@
 AntiphonError
 ├── ConfigError          a value the operator wrote is wrong
 ├── CheckpointError      model files are missing, broken, unsupported or too large
-├── ProtocolError        a client's event or request is wrong (code, param, event_id)
+├── ProtocolError        a client's event or request is wrong (code, param)
 ├── LimitExceeded        an explicit limit was passed (limit, allowed, got)
 ├── Overloaded           no room now; come back later (retry_after_s)
 ├── Throttled            asked too often; come back later (retry_after_s)
@@ -39,7 +39,7 @@ class CheckpointError(AntiphonError):
 class ProtocolError(AntiphonError):
     """A client's event or request is wrong. The connection stays open.
 
-    `code` is the wire code clients match on, `param` the field, `event_id` the client's own id.
+    `code` is the wire code clients match on, `param` the field.
     """
 
     def __init__(
@@ -48,13 +48,11 @@ class ProtocolError(AntiphonError):
         *,
         code: str = "invalid_value",
         param: str | None = None,
-        event_id: str | None = None,
         kind: str = "invalid_request_error",
     ) -> None:
         super().__init__(message)
         self.code = code
         self.param = param
-        self.event_id = event_id
         self.kind = kind
 
 

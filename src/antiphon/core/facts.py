@@ -17,6 +17,8 @@ from antiphon.core.conversation import AudioPart, Item
 from antiphon.core.sampling import Sampling
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 NO_INTS: Ints = np.zeros(0, np.int64)
 NO_TOKENS: Ints = np.zeros((0, 1), np.int64)
 

@@ -17,16 +17,15 @@ writing has a reader instead, behind the first stage, who needs 1 / rate seconds
 from __future__ import annotations
 
 from math import inf, nan
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.facts import Floats, Ints, Mask
 from antiphon.core.playback import Source
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Slots = NDArray[np.intp]
 
 AUTO_PER_S = 4.0
@@ -45,30 +44,28 @@ class Frontier:
     def __init__(self, num_stages: int, frame_s: float, size: int = 16) -> None:
         """num_stages: that make a reply, in the order of the pipeline; frame_s: how long a frame sounds, as
         long as the vocoder has not shown it."""
-        self._dry_at = np.full(size, nan)
-        self._asked_at = np.full(size, nan)
-        self._begun = np.zeros(size, np.bool_)
-        self._is_spoken = np.zeros(size, np.bool_)
-        self._is_silent = np.zeros(size, np.bool_)
-        self._is_stopped = np.zeros(size, np.bool_)
-        self._is_short = np.zeros(size, np.bool_)
-        self._source = np.zeros(size, np.int64)
-        self._num_gaps = np.zeros(size, np.int64)
-        self._read_s = np.full(size, nan)
-        """Seconds that a reader needs for a token; nan: nobody is known to read it."""
-        self._told_s = np.full(size, nan)
-        """Seconds that its reader has read of it, by their own last word; nan: they said nothing."""
-        self._most_s = np.full(size, inf)
-        """What is ahead of a reader counts for so many seconds at most."""
-        self._num_read = 0
-        """Slots for which that is known."""
-        self._made = np.zeros((num_stages, size), np.int64)
-        self._made_by = list(self._made)
-        """Its rows: to write to one of them takes half the time."""
+        self._num_stages = num_stages
+        self._tables = _tables(num_stages, size)
+        self._name_columns()
         self._changes = np.zeros(size, np.int64)
+        self._num_read = 0
+        """Slots whose readers' pace is known."""
         self._free = list(range(size - 1, NOWHERE, -1))
         self._frame_s = frame_s
         self._sounded_frames = self._sounded_samples = 0
+
+    def _name_columns(self) -> None:
+        """Each a row of a table: to write to one of them takes half the time that a table's row does.
+
+        read_s  seconds that a reader needs for a token; nan: nobody is known to read it
+        told_s  seconds that its reader has read of it, by their own last word; nan: they said nothing
+        most_s  what is ahead of a reader counts for so many seconds at most
+        """
+        seconds, flags, counts, self._made = self._tables
+        self._dry_at, self._asked_at, self._read_s, self._told_s, self._most_s = seconds
+        self._begun, self._is_spoken, self._is_silent, self._is_stopped, self._is_short = flags
+        self._source, self._num_gaps = counts
+        self._made_by = list(self._made)
 
     @property
     def num_taken(self) -> int:
@@ -101,13 +98,9 @@ class Frontier:
 
     def free(self, slot: int) -> None:
         """The response is over, and heard as far as it ever will be."""
-        self._dry_at[slot] = self._asked_at[slot] = nan
-        self._begun[slot] = self._is_spoken[slot] = self._is_silent[slot] = self._is_stopped[slot] = False
-        self._is_short[slot] = False
-        self._source[slot] = self._num_gaps[slot] = 0
         self._num_read -= not np.isnan(self._read_s[slot])
-        self._read_s[slot], self._told_s[slot], self._most_s[slot] = nan, nan, inf
-        self._made[:, slot] = 0
+        for table, bare in zip(self._tables, _tables(self._num_stages, 1), strict=True):
+            table[:, slot] = bare[:, 0]
         self._changes[slot] += 1
         self._free.append(slot)
 
@@ -143,9 +136,7 @@ class Frontier:
         self._is_silent[slot] = True
         self._changes[slot] += 1
 
-    def make(
-        self, stage: int, slots: Slots | int, units: NDArray[np.int64] | int = 1, now: float = nan
-    ) -> None:
+    def make(self, stage: int, slots: Slots | int, units: Ints | int = 1, now: float = nan) -> None:
         """A stage has made so many tokens or frames more, of each of these, every slot once; the vocoder has
         taken up so many frames. What the first stage writes leaves for its readers `now`."""
         self._changes[slots] += 1
@@ -158,7 +149,7 @@ class Frontier:
             made[slots] += units
             made[NOWHERE] = 0
 
-    def _read(self, slots: Slots, units: NDArray[np.int64] | int, now: float) -> None:
+    def _read(self, slots: Slots, units: Ints | int, now: float) -> None:
         """Whoever reads these has so much more to read: what comes late is waited for, by people."""
         is_read = ~np.isnan(self._read_s[slots])
         slots, units = slots[is_read], units if isinstance(units, int) else units[is_read]
@@ -237,11 +228,11 @@ class Frontier:
         ahead[-1] *= ~self._is_short[slots]
         return ahead.sum(0) * (self._is_spoken[slots] * self.frame_s)
 
-    def sources(self, slots: Slots) -> NDArray[np.int64]:
+    def sources(self, slots: Slots) -> Ints:
         """How each playback is known (core.playback.Source): int64 [n]."""
         return self._source[slots]
 
-    def num_gaps(self, slots: Slots) -> NDArray[np.int64]:
+    def num_gaps(self, slots: Slots) -> Ints:
         """How often each listener ran dry: int64 [n]."""
         return self._num_gaps[slots]
 
@@ -262,19 +253,15 @@ class Frontier:
 
     def _grow(self) -> None:
         size = len(self._dry_at)
-        self._dry_at = np.concatenate([self._dry_at, np.full(size, nan)])
-        self._asked_at = np.concatenate([self._asked_at, np.full(size, nan)])
-        self._begun = np.concatenate([self._begun, np.zeros(size, np.bool_)])
-        self._is_spoken = np.concatenate([self._is_spoken, np.zeros(size, np.bool_)])
-        self._is_silent = np.concatenate([self._is_silent, np.zeros(size, np.bool_)])
-        self._is_stopped = np.concatenate([self._is_stopped, np.zeros(size, np.bool_)])
-        self._is_short = np.concatenate([self._is_short, np.zeros(size, np.bool_)])
-        self._source = np.concatenate([self._source, np.zeros(size, np.int64)])
-        self._num_gaps = np.concatenate([self._num_gaps, np.zeros(size, np.int64)])
-        self._read_s = np.concatenate([self._read_s, np.full(size, nan)])
-        self._told_s = np.concatenate([self._told_s, np.full(size, nan)])
-        self._most_s = np.concatenate([self._most_s, np.full(size, inf)])
-        self._made = np.concatenate([self._made, np.zeros_like(self._made)], axis=1)
-        self._made_by = list(self._made)
-        self._changes = np.concatenate([self._changes, np.zeros(size, np.int64)])
+        pairs = zip(self._tables, _tables(self._num_stages, size), strict=True)
+        self._tables = [np.concatenate(pair, axis=1) for pair in pairs]
+        self._name_columns()
+        self._changes = np.concatenate((self._changes, np.zeros(size, np.int64)))
         self._free = list(range(2 * size - 1, size - 1, -1))
+
+
+def _tables(num_stages: int, size: int) -> list[NDArray[Any]]:
+    """Seconds, flags, counts, and what each stage has made, [columns, size] each: nothing has come."""
+    seconds = np.full((5, size), nan)
+    seconds[-1] = inf
+    return [seconds, np.zeros((5, size), np.bool_), *(np.zeros((n, size), np.int64) for n in (2, num_stages))]

@@ -7,6 +7,7 @@ read at once. Of a session, the reply asked for last and the reply heard last ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, KeysView
+from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf
@@ -92,19 +93,19 @@ class MonitoredReply(Playback):
         self.ttfp_s: float | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Session:
-    """What is rare and not a number."""
+    """What is rare and not a number.
 
-    __slots__ = ("asked", "heard", "is_speaking", "replies")
+    asked    the reply that was asked for and has nothing to show yet
+    heard    the reply of which something was heard (or read) last
+    replies  those with a slot
+    """
 
-    def __init__(self) -> None:
-        self.is_speaking = False
-        self.asked: MonitoredReply | None = None
-        """The reply that was asked for and has nothing to show yet."""
-        self.heard: MonitoredReply | None = None
-        """The reply of which something was heard (or read) last."""
-        self.replies: dict[str, MonitoredReply] = {}
-        """Those with a slot."""
+    is_speaking: bool = False
+    asked: MonitoredReply | None = None
+    heard: MonitoredReply | None = None
+    replies: dict[str, MonitoredReply] = field(default_factory=dict[str, MonitoredReply])
 
     def find(self, response: str) -> MonitoredReply | None:
         """Also the reply heard last, when it has no slot any more."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf, isnan, nan
 from typing import Any, NamedTuple, cast
 from weakref import WeakSet
@@ -129,42 +130,33 @@ class Order:
         assert self._due.items() <= due.items(), "a session is due at another time"
 
 
+@dataclass(slots=True)
 class _Session:
-    __slots__ = (
-        "awaits",
-        "due_at",
-        "ended_unheard",
-        "expected_at",
-        "heard_to",
-        "is_speaking",
-        "reply",
-        "since",
-        "spoke_at",
-        "turn",
-        "unsent_s",
-        "until",
-    )
+    """How long its person takes to answer, and to say a turn; and what is known of both now.
 
-    def __init__(self, reply: Average, turn: Average) -> None:
-        self.reply, self.turn = reply, turn
-        self.due_at = nan
-        """When its KV is needed again; nan while nothing is known, or it is in use."""
-        self.heard_to: float | None = None
-        """When its last reply was played to its end; None: there is none, or it was cut."""
-        self.is_speaking = False
-        self.awaits: str | None = None
-        """The reply that was asked for last, until something of it is heard: so long the session is expected.
-        Transcriptions and other asides are none."""
-        self.spoke_at = nan
-        """When its person began to speak, last."""
-        self.expected_at = nan
-        """When its next turn is complete, by its person's voice or an advisory."""
-        self.since, self.until = inf, -inf
-        """Its next turn is expected at any moment in between."""
-        self.unsent_s = 0.0
-        """Audio of the reply heard last that is still to come."""
-        self.ended_unheard: str | None = None
-        """The response whose end is held back."""
+    due_at         when its KV is needed again; nan while nothing is known, or it is in use
+    heard_to       when its last reply was played to its end; None: there is none, or it was cut
+    awaits         the reply that was asked for last, until something of it is heard: so long the session is
+                   expected. Transcriptions and other asides are none
+    spoke_at       when its person began to speak, last
+    expected_at    when its next turn is complete, by its person's voice or an advisory
+    since, until   its next turn is expected at any moment in between
+    unsent_s       audio of the reply heard last that is still to come
+    ended_unheard  the response whose end is held back
+    """
+
+    reply: Average
+    turn: Average
+    due_at: float = nan
+    heard_to: float | None = None
+    is_speaking: bool = False
+    awaits: str | None = None
+    spoke_at: float = nan
+    expected_at: float = nan
+    since: float = inf
+    until: float = -inf
+    unsent_s: float = 0.0
+    ended_unheard: str | None = None
 
 
 class Expected(NamedTuple):

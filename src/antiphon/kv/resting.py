@@ -78,10 +78,8 @@ class RestingSequences:
 
     def rest(self, owner: str, keys: Ints, chain: list[bytes], blocks: list[int], num_ready: int) -> None:
         """Kept from now on, of which `num_ready` are there."""
-        sequence = Sequence()
-        sequence.keys, sequence.chain = keys, chain
-        sequence.num_ready = sequence.num_coming = min(num_ready, len(blocks))
-        sequence.blocks = blocks[: sequence.num_ready]
+        num_there = min(num_ready, len(blocks))
+        sequence = Sequence(keys, chain, blocks[:num_there], num_there, num_there)
         self._blocks.keep(owner, sequence.blocks)
         self.drop(owner, None)
         sequence.owner = owner

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.facts import Ints
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Positions of one conversation, and the blocks of the first of them.
 
@@ -26,15 +27,13 @@ class Sequence:
         [num_coming, len)        lack a group
     """
 
-    __slots__ = ("blocks", "chain", "keys", "num_coming", "num_ready", "owner", "promised")
-
-    def __init__(self) -> None:
-        self.blocks: list[int] = []
-        self.chain: list[bytes] = []
-        self.keys: Ints = NO_INTS
-        self.num_ready = self.num_coming = 0
-        self.promised = 0
-        self.owner = ""
+    keys: Ints
+    chain: list[bytes]
+    blocks: list[int]
+    num_ready: int
+    num_coming: int = 0
+    promised: int = 0
+    owner: str = ""
 
     @property
     def num_blocks(self) -> int:

@@ -124,16 +124,12 @@ class StageKv:
         if is_fetching:
             blocks = blocks[: cached // self.block_size]
             cached = len(blocks) * self.block_size
-        sequence = Sequence()
-        sequence.blocks = blocks
-        sequence.keys = prefix.keys[:cached]
-        sequence.chain = list(prefix.chain[: min(cached // self.block_size, num_ready)])
-        sequence.promised = num_blocks
-        sequence.num_ready = num_ready
+        chain = list(prefix.chain[: min(cached // self.block_size, num_ready)])
+        sequence = Sequence(prefix.keys[:cached], chain, blocks, num_ready, promised=num_blocks)
         self.blocks.use(blocks)
         self._active[sequence] = self._promised[sequence] = None
         self.resting.drop(owner, after_step)
-        self.blocks.unname(blocks[len(sequence.chain) :])  # the end of the last one will be written
+        self.blocks.unname(blocks[len(chain) :])  # the end of the last one will be written
         if is_fetching:
             cached = until
             sequence.keys = prefix.keys[:cached]

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import Ints
-from antiphon.latency.cutting import Mask, within
+from antiphon.core.facts import Ints, Mask
+from antiphon.latency.cutting import within
 from antiphon.latency.features import CodecFeatures, row_features
 from antiphon.latency.models import ArModel, CodecModel, LinkModel, StageModel
 

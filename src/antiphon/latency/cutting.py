@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isnan
 
-import numpy as np
-from numpy.typing import NDArray
-
-from antiphon.core.facts import Ints
+from antiphon.core.facts import Ints, Mask
 from antiphon.latency.features import ArFeatures, pair_load, row_features
 
 LEAST_SHARE = 0.2
@@ -18,7 +15,6 @@ LEAST_TOKENS = 3
 """Of a prompt, whose time is its fixed cost: a prompt of more is cut into pieces of two at least. A token by
 itself is computed by other arithmetic than its neighbours, where a CPU's differs (`docs/exactness.md`)."""
 
-Mask = NDArray[np.bool_]
 StepSeconds = Callable[[ArFeatures], float]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from antiphon.latency.features import row_features
@@ -30,15 +32,15 @@ def prompt_s(model: ArModel, tokens: int) -> float:
 def rows_within(model: ArModel, seconds: float, least: int) -> int:
     """The most rows, `least` doubled some times, whose decode step takes at most `seconds`; `least` at least,
     MOST_ROWS at most."""
-    rows = least
-    while 2 * rows <= MOST_ROWS and decode_s(model, 2 * rows) <= seconds:
-        rows *= 2
-    return rows
+    return _doubled(least, MOST_ROWS, lambda rows: decode_s(model, rows) <= seconds)
 
 
 def tokens_within(model: ArModel, seconds: float, least: int) -> int:
     """The same of the tokens of a prompt; MOST_TOKENS at most."""
-    tokens = least
-    while 2 * tokens <= MOST_TOKENS and prompt_s(model, 2 * tokens) <= seconds:
-        tokens *= 2
-    return tokens
+    return _doubled(least, MOST_TOKENS, lambda tokens: prompt_s(model, tokens) <= seconds)
+
+
+def _doubled(size: int, most: int, fits: Callable[[int], bool]) -> int:
+    while 2 * size <= most and fits(2 * size):
+        size *= 2
+    return size

@@ -104,11 +104,11 @@ class SpeechFeatures(NamedTuple):
 Features = ArFeatures | CodecFeatures | EncodeFeatures | SpeechFeatures
 
 
-def features_of(step: Step, most_tokens: float = inf, layers: int = 0) -> Features:
-    """What the models of a stage's kind are asked with; `most_tokens` of a picture, `layers` of a decoder."""
+def features_of(step: Step, most_tokens: float = inf) -> Features:
+    """What the models of a stage's kind are asked with; `most_tokens` of a picture."""
     match step:
         case ArStep():
-            return ar_features(step, layers)
+            return ar_features(step)
         case CodecStep():
             return codec_features(step)
         case EncodeStep():

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.core.facts import Floats, Mask
 from antiphon.latency.features import ArFeatures, CodecFeatures, EncodeFeatures, SpeechFeatures
 from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel, EncoderModel, LinkModel, SpeechModel
 from antiphon.latency.profile import Residuals
 
-Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
 
 TOLERANCE = 1e-9
@@ -40,7 +39,7 @@ def nnls(matrix: Floats, target: Floats) -> Floats:
     return x / scale
 
 
-def _descend(matrix: Floats, target: Floats, x: Floats, free: NDArray[np.bool_]) -> Floats:
+def _descend(matrix: Floats, target: Floats, x: Floats, free: Mask) -> Floats:
     """Least squares over the free columns; those that would fall below zero are held at it, one by one."""
     while True:
         goal = np.zeros_like(x)

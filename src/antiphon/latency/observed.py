@@ -15,11 +15,11 @@ from statistics import median
 
 import numpy as np
 
-from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.facts import NO_INTS, Floats, Ints, Mask
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
-from antiphon.latency.cutting import LEAST_TOKENS, Mask, within
+from antiphon.latency.cutting import LEAST_TOKENS, within
 from antiphon.latency.features import ArFeatures, row_features
-from antiphon.latency.fit import Floats, nnls
+from antiphon.latency.fit import nnls
 
 WINDOW = 64
 """Reports of each kind that count: many steps of one kind do not push out those of the other."""

@@ -182,10 +182,7 @@ class Profile(msgspec.Struct, frozen=True):
                 return model.seconds(codec_features(step))
         elif isinstance(model, EncoderModel):
             return model.seconds(encode_features(step.media, model.most_tokens or inf))
-        raise ConfigError(
-            f"the profile of {self.provenance.model!r} has stage {step.stage!r} as another kind than the "
-            "graph has it; profile this model"
-        )
+        raise self._other_kind(step.stage)
 
     def spoken_s(self, features: SpeechFeatures, stage: str) -> float:
         """Seconds from the order of a step of a codec that reads text to its report. Raises ConfigError for a
@@ -193,7 +190,10 @@ class Profile(msgspec.Struct, frozen=True):
         model = self.stage(stage).model
         if isinstance(model, SpeechModel):
             return model.seconds(features)
-        raise ConfigError(
+        raise self._other_kind(stage)
+
+    def _other_kind(self, stage: str) -> ConfigError:
+        return ConfigError(
             f"the profile of {self.provenance.model!r} has stage {stage!r} as another kind than the "
             "graph has it; profile this model"
         )

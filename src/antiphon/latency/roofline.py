@@ -194,19 +194,18 @@ class Roof:
         return LinkModel(COLLECTIVE_ALPHA_S, crossings / rate)
 
     def _decoder(self, shape: DecoderShape) -> StageProfile:
-        layer = self.hardware.layer_overhead_us * 1e-6
         kv_bytes = shape.kv_elements * self.element_bytes / min(self.ranks, shape.kv_heads)
         groups = {"kv": self.block_size * shape.layers * shape.kv_elements * self.element_bytes}
         if shape.payload:
             groups["hidden"] = self.block_size * shape.payload * self.element_bytes
         model = ArModel(
             layers=shape.layers,
-            dense=ladder(KNOTS, lambda n: layer + self._layer_s(shape, n)),
+            dense=ladder(KNOTS, lambda n: self._launch_s(1) + self._layer_s(shape, n)),
             head=ladder(ROWS, lambda rows: self._products_s(shape.num_logits * shape.hidden, rows)),
             decode=AttentionModel(token_s=kv_bytes / self._memory),
             pair_s=4 * shape.heads * shape.head_dim / self.ranks / self._flops(self.efficiency.attention),
             frame=self._frame(shape),
-            step_s=self.hardware.step_overhead_us * 1e-6,
+            step_s=self._step_s,
             collectives=self._collectives(shape),
         )
         cpu = AttentionModel(token_s=shape.kv_elements * self.element_bytes / self._host_memory)
@@ -220,10 +219,9 @@ class Roof:
 
     def _vocoder(self, shape: CodecShape) -> CodecModel:
         """Its weights are fp32 wherever it runs, and its convolutions run at the rate of the products."""
-        launch_s = shape.launches * self.hardware.layer_overhead_us * 1e-6
         return CodecModel(
-            step_s=self.hardware.step_overhead_us * 1e-6,
-            group_s=shape.weights_read * 4 / self._memory + launch_s,
+            step_s=self._step_s,
+            group_s=shape.weights_read * 4 / self._memory + self._launch_s(shape.launches),
             frame_s=2 * shape.frame_products / self._flops(self.efficiency.products),
         )
 
@@ -231,11 +229,10 @@ class Roof:
         flops = self._flops(self.efficiency.products)
         audio, vision = shape.audio, shape.vision
         in_window = min(shape.window, 8 * shape.tokens_per_s) * audio.pair_products
-        rate = (
-            shape.tokens_per_s / AUDIO_TOKENS_PER_S
-        )  # features count this model's sound in the other's tokens
+        # features count this model's sound in the other's tokens
+        rate = shape.tokens_per_s / AUDIO_TOKENS_PER_S
         return EncoderModel(
-            step_s=self.hardware.step_overhead_us * 1e-6,
+            step_s=self._step_s,
             audio_s=self._once_s(audio),
             audio_token_s=2 * rate * (audio.token_products + in_window) / flops,
             visual_s=0.0 if vision is None else self._once_s(vision),
@@ -245,17 +242,15 @@ class Roof:
 
     def _once_s(self, tower: TowerShape) -> float:
         """Of a medium, whatever its size: the weights are read, and each layer is launched."""
-        launch_s = tower.layers * self.hardware.layer_overhead_us * 1e-6
-        return tower.weights * self.element_bytes / self._memory + launch_s
+        return tower.weights * self.element_bytes / self._memory + self._launch_s(tower.layers)
 
     def _layer_s(self, shape: DecoderShape, num_tokens: int) -> float:
-        read_s = shape.layer_weights_read(num_tokens) * self.element_bytes / self.ranks / self._memory
-        flops = 2 * num_tokens * shape.layer_weights_used / self.ranks
-        return max(read_s, flops / self._flops(self.efficiency.products))
+        return self._products_s(shape.layer_weights_used, num_tokens, shape.layer_weights_read(num_tokens))
 
-    def _products_s(self, weights: float, rows: float) -> float:
-        """A matrix of so many weights, times so many rows."""
-        read_s = weights * self.element_bytes / self.ranks / self._memory
+    def _products_s(self, weights: float, rows: float, read: float | None = None) -> float:
+        """A matrix of so many weights, times so many rows. `read`: weights that are read for it; None: each
+        once."""
+        read_s = (weights if read is None else read) * self.element_bytes / self.ranks / self._memory
         return max(read_s, 2 * rows * weights / self.ranks / self._flops(self.efficiency.products))
 
     def _frame(self, shape: DecoderShape) -> Ladder | None:
@@ -270,10 +265,8 @@ class Roof:
         total = 0.0
         for tower, times, beside in vocoder.passes:
             products = tower.token_products + tower.pair_products
-            flops = 2 * rows * beside * products
-            read_s = tower.weights * self.element_bytes / self._memory
-            launch_s = tower.layers * self.hardware.layer_overhead_us * 1e-6
-            total += times * (max(read_s, flops / self._flops(self.efficiency.products)) + launch_s)
+            one_s = self._products_s(products, rows * beside, tower.weights)
+            total += times * (one_s + self._launch_s(tower.layers))
         return total
 
     def _frame_s(self, shape: DecoderShape, rows: int) -> float:
@@ -283,10 +276,17 @@ class Roof:
         layer = predictor.layer_weights_used * predictor.layers
         head = predictor.vocab * predictor.hidden
         whole = Roof(self.hardware, self.efficiency, 1, self.block_size)
-        launch_s = predictor.layers * self.hardware.layer_overhead_us * 1e-6
-        passes = shape.codebooks - 1
-        one_s = whole._products_s(layer, rows) + whole._products_s(head, rows) + launch_s
-        return passes * one_s + whole._products_s(layer, 2 * rows) - whole._products_s(layer, rows)
+        layer_s = whole._products_s(layer, rows)
+        pass_s = layer_s + whole._products_s(head, rows) + self._launch_s(predictor.layers)
+        return (shape.codebooks - 1) * pass_s + whole._products_s(layer, 2 * rows) - layer_s
+
+    def _launch_s(self, layers: int) -> float:
+        """What so many layers cost to begin, whatever they compute."""
+        return layers * self.hardware.layer_overhead_us * 1e-6
+
+    @property
+    def _step_s(self) -> float:
+        return self.hardware.step_overhead_us * 1e-6
 
     @property
     def _memory(self) -> float:

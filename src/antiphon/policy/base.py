@@ -10,12 +10,8 @@ from math import inf, nan
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.core.facts import NO_INTS, Ints
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from antiphon.core.facts import NO_INTS, Floats, Ints, Mask
 
 
 class Tier(IntEnum):

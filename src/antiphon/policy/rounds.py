@@ -9,8 +9,8 @@ from math import floor, inf, isnan, nan
 import numpy as np
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import NO_INTS, Ints
-from antiphon.policy.base import LATENCY, Floats, Mask, StepView
+from antiphon.core.facts import NO_INTS, Floats, Ints, Mask
+from antiphon.policy.base import LATENCY, StepView
 from antiphon.policy.memory import KvView
 from antiphon.policy.working_set import Gains, Numbers, Plan, by_age, by_gain, chosen_of
 

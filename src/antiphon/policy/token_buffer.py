@@ -13,15 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import Ints
+from antiphon.core.facts import Floats, Ints, Mask
 from antiphon.policy.base import (
     LATENCY,
     NO_HOLD,
     SHORTER,
     Budget,
-    Floats,
     Hold,
-    Mask,
     StepChoice,
     StepView,
     Told,

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from antiphon.core.facts import Ints
-from antiphon.policy.base import Floats, Mask, StepView
+from antiphon.core.facts import Floats, Ints, Mask
+from antiphon.policy.base import StepView
 
 MOST_SWAPS = 16
 """Candidates on either side of the cut that are looked at for swaps."""

@@ -7,8 +7,8 @@ from math import inf
 
 import numpy as np
 
-from antiphon.core.facts import Ints
-from antiphon.policy.base import LATENCY, Floats, Mask
+from antiphon.core.facts import Floats, Ints, Mask
+from antiphon.policy.base import LATENCY
 
 USUAL_S = 0.2
 """Where a person waits for more of a reply and nothing says how long that may take."""

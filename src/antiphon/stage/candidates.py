@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.config import ClassBounds
-from antiphon.core.facts import Ints
+from antiphon.core.facts import Floats, Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.interaction.frontier import Frontier
 from antiphon.kv.stage_kv import StageKv
-from antiphon.policy.base import Floats, Mask, Place, StepCost, Tier
+from antiphon.policy.base import Place, StepCost, Tier
 from antiphon.stage.beside import Beside, patience_s
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest, RequestSizes

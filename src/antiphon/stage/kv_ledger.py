@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints
+from antiphon.core.facts import Ints, Mask
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
 from antiphon.kv.prefix import Prefix, prefix_of
@@ -161,7 +160,7 @@ class KvLedger:
         self._tell_blocks(request)
         return cached
 
-    def grow(self, requests: list[ArRequest], num_tokens: Ints) -> NDArray[np.bool_]:
+    def grow(self, requests: list[ArRequest], num_tokens: Ints) -> Mask:
         """Make room for so many tokens in all, for each of them; False for each that gets none."""
         at = np.array([request.row for request in requests], np.int64)
         sequences = [request.sequence for request in requests if request.sequence is not None]

@@ -8,15 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.facts import NO_INTS, Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.kv.blocks import BlockPool
 from antiphon.stage.requests import ArRequest
-
-Mask = NDArray[np.bool_]
-"""One entry per row."""
 
 
 @dataclass(frozen=True, slots=True)
