@@ -367,11 +367,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(
                 "stages in processes of their own are not divided among ranks: use tensor_parallel 1"
             )
-        for name, unit in (
-            ("start_limit_s", "seconds"),
-            ("silence_limit_s", "seconds"),
-            ("link_gb_s", "GB/s"),
-        ):
+        for name, unit in OVER_ZERO.items():
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ConfigError(f"{name} is {value:g}; it must be over 0 {unit}")
         if self.kv_tokens and self.held_tokens < self.max_context_tokens:
