@@ -164,14 +164,14 @@ class Watched:
         """Decisions that the baseline took, by reason."""
         self._guard = guard
         self._file = source_of(policy)
-        self._ask = decider(policy, decision)
+        self._ask: Callable[..., Any] = cast(Any, decider(policy, decision))
         self._tell = teller(policy, decision)
         self._has_decided = self.is_baseline
         """The last answer is its own, and not the baseline's in its place."""
         self._words_s = 0.0
         """How long it took over its words about its last decision."""
         self._num_slow_words = 0
-        self._baseline = decider(baseline, decision)
+        self._baseline: Callable[..., Any] = cast(Any, decider(baseline, decision))
         self._check = CHECKS[decision]
 
     @property
@@ -192,7 +192,7 @@ class Watched:
 
     def decide(self, view: Any, *more: Any) -> Any:
         """The policy's answer, or the baseline's."""
-        if self.is_baseline and self._ask is not None:  # there is nothing else to ask
+        if self.is_baseline:  # there is nothing else to ask
             self._words_s = 0.0
             answer = self._ask(view, *more)
         else:
@@ -231,8 +231,6 @@ class Watched:
             self._tell = None
 
     def _answer(self, view: Any, *more: Any) -> Any:
-        assert self._ask is not None
-        assert self._baseline is not None
         guard, now = self._guard, more[-1]
         self._has_decided, self._words_s = False, 0.0
         if self.decision == "step":
@@ -274,7 +272,6 @@ class Watched:
     def _compare(self, answer: Any, would: Effects, view: Any, *more: Any) -> None:
         """Counts whether the policy agrees with the baseline. A question is not counted if both do nothing,
         or if it has one possible answer."""
-        assert self._baseline is not None
         guard, decision = self._guard, self.decision
         if isinstance(answer, StepChoice):
             guard.urgency[self.unit] = answer.most_urgent
@@ -322,7 +319,6 @@ class Watched:
             self._has_decided = False
         finally:
             self._guard.answered(self)
-        assert self._baseline is not None
         yield from (owner for owner in self._baseline(view, *more).owners if owner not in seen)
 
     def _in_time(self, answer: Any, now: float) -> Any:

@@ -136,8 +136,7 @@ class Advance:
         """Its prompt was read, and one token drawn, which counts for nothing."""
         response = self._running
         assert response is not None
-        assert response.entry is not None
-        self._keep(response, len(response.entry.prompt.token_ids), 0, self._turn)
+        self._keep(response, len(response.writing.prompt.token_ids), 0, self._turn)
         self._sessions.end(response, "completed", "")
 
     def stop(self) -> None:
@@ -198,9 +197,7 @@ class Advance:
     def _keep(self, response: ResponseState, end: int, num_lost: int, turn: _Turn | None) -> None:
         """It has read up to `end`, and beyond that what is lost. What an earlier one left before its start
         stays; what lies behind is read anew."""
-        assert response.path is not None
-        assert response.entry is not None
-        start, unit = response.entry.cached or 0, response.path.entry
+        start, unit = response.writing.cached or 0, response.route.entry
         end = max(start, end)
         counts = self._prepared[unit]
         counts.tokens += end - start + num_lost

@@ -22,17 +22,13 @@ class Moves:
 
     def limit(self, response: ResponseState) -> None:
         """How far its request may get where it begins."""
-        assert response.path is not None
-        assert response.entry is not None
-        if self._stages.hands_on(response.path.entry):
-            response.entry.granted = FIRST_TOKEN
+        if self._stages.hands_on(response.route.entry):
+            response.writing.granted = FIRST_TOKEN
 
     def hand_on(self, response: ResponseState, now: float) -> None:
         """It has drawn a token and will draw more: with the first one, elsewhere; where it is if no decode
         unit is there."""
-        path, request = response.path, response.entry
-        assert path is not None
-        assert request is not None
+        path, request = response.route, response.writing
         if not self._stages.hands_on(path.entry) or len(request.tokens) > FIRST_TOKEN:
             return
         here = self._stages.ar[path.entry]

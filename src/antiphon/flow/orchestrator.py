@@ -142,24 +142,22 @@ class Orchestrator:
                 self._prompt_failed(fact)
             case UnitLost() | UnitReady() | PayloadArrived() | MediaArrived():
                 self._unit(fact)
-            case PolicySuspended():
-                pass  # the node's
             case SpeechEnded():
                 self._words.forget(fact.session)
             case SpeechStarted():
                 self._transcripts.forget(fact.session)
-            case PlaybackReported() | OutputHeld() | OutputReleased():
-                pass  # advice: what a turn says does not depend on it
             case WordsWanted():
                 self._words.want(fact)
             case TurnForeseen():
                 self._advance.foresee(fact, now)
             case TurnDropped():
                 self._advance.drop(fact)
-            case TurnAdvised():
-                pass  # advice; the node hands it to `advise`, and answers it
             case CopyDone() | CopyFailed():
                 self._stages.ar[fact.stage].copied(fact)
+            case PolicySuspended() | TurnAdvised():
+                pass  # the node's, which hands advice to `advise` and answers it
+            case PlaybackReported() | OutputHeld() | OutputReleased():
+                pass  # what a turn says does not depend on it
 
     @property
     def words(self) -> Words:
@@ -168,7 +166,7 @@ class Orchestrator:
 
     def heard(self) -> tuple[WordsHeard, ...]:
         """What people have said so far, since the last call."""
-        return self._outbox.words()
+        return self._outbox.drain_words()
 
     def drain(self, now: float) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:
         """Orders and outputs since the last call."""

@@ -11,14 +11,11 @@ class Outbox:
     def __init__(self) -> None:
         self.orders: list[Order] = []
         self.outputs: list[ResponseOutput] = []
-        self._words: list[WordsHeard] = []
+        self.words: list[WordsHeard] = []
 
-    def hear(self, words: WordsHeard) -> None:
-        self._words.append(words)
-
-    def words(self) -> tuple[WordsHeard, ...]:
+    def drain_words(self) -> tuple[WordsHeard, ...]:
         """All since the last call."""
-        words, self._words = tuple(self._words), []
+        words, self.words = tuple(self.words), []
         return words
 
     def drain(self) -> tuple[tuple[Order, ...], tuple[ResponseOutput, ...]]:

@@ -116,8 +116,7 @@ class Preparation:
         """Submit the request that writes its text, once the media that it lacks are encoded; or end it, if
         the stage takes no more, unless what it is part of was taken. What reads ahead takes only room that
         nobody's past has to leave for."""
-        assert response.path is not None
-        entry = self._stages.ar[response.path.entry]
+        entry = self._stages.ar[response.route.entry]
         response.entry = response.entry_request(entry)
         if response.is_ahead and not entry.has_spare(response.entry):
             self._sessions.end(response, "cancelled", "no_room")
@@ -170,38 +169,37 @@ class Preparation:
     def _want(self, response: ResponseState, keys: frozenset[int]) -> None:
         """Have these media encoded, and go on once they are. A response that has none pinned did not need its
         encoder so far, and may find it gone."""
-        assert response.path is not None
-        if response.path.encode in self._stages.lost:
-            encode = self._stages.encoder_of(response.path.entry)
+        path = response.route
+        if path.encode in self._stages.lost:
+            encode = self._stages.encoder_of(path.entry)
             if encode is None:
                 self._sessions.end(response, "failed", STAGE_LOST, "The encoders are starting again")
                 return
-            response.path.encode = encode
+            path.encode = encode
         new = {part.key: part for part in response.media if part.key in keys}
         for part in response.pinned:
             new.pop(part.key, None)
-        encoder = self._stages.encoders[response.path.encode]
+        encoder = self._stages.encoders[path.encode]
         encoder.want(tuple(new.values()), response.request, response.slot, response.tier)
         response.pinned += tuple(new.values())
         response.phase = Phase.ENCODING
         self._submit_if_ready(response)
 
     def _submit_if_ready(self, response: ResponseState) -> None:
-        assert response.path is not None
-        if not self._stages.encoders[response.path.encode].holds(response.pinned):
+        path = response.route
+        if not self._stages.encoders[path.encode].holds(response.pinned):
             return
-        order = self._media.bring(response.path, response.pinned)
+        order = self._media.bring(path, response.pinned)
         if order is not None:
             self._outbox.orders.append(order)
-        if not self._media.has_arrived(response.path, response.pinned):
+        if not self._media.has_arrived(path, response.pinned):
             return
         response.phase = Phase.ANSWERING
-        entry = self._stages.ar[response.path.entry]
-        assert response.entry is not None
-        entry.got_media(response.entry, frozenset(part.key for part in response.pinned))
+        entry = self._stages.ar[path.entry]
+        entry.got_media(response.writing, frozenset(part.key for part in response.pinned))
         if entry.name not in response.open_units:
             response.open_units.add(entry.name)
-            entry.submit(response.entry)
+            entry.submit(response.writing)
 
     def _encoding(self) -> list[ResponseState]:
         return [one for one in self._sessions.by_request.values() if one.phase is Phase.ENCODING]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from antiphon.core.facts import NO_TOKENS, Ints
 from antiphon.core.graph import Edge, StageGraph
-from antiphon.core.plans import AudioOut, Handoff, TokensOut, ints
+from antiphon.core.plans import AudioOut, Handoff, TokensOut, Usage, ints
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.response import ResponseState, SpeechPhase
 from antiphon.flow.sessions import Sessions
@@ -77,7 +77,8 @@ class ReplyRoute:
             )
             self._outbox.outputs.append(out)
         elif first and progress.logprobs:
-            self._tell_prompt(response, progress.logprobs)
+            stage = self._stages.entry_stage  # a reply of no token still tells what was asked of its prompt
+            self._emit_tokens(response, stage, NO_TOKENS, response.usage(stage), progress.logprobs)
         response.is_cut = progress.end == "length"
         last = response.reply if first else response.reply[-1:]
         begins = response.is_blank
@@ -106,13 +107,6 @@ class ReplyRoute:
             response.voice = SpeechPhase.SILENT
             self._frontier.end_speech(response.slot)
 
-    def _tell_prompt(self, response: ResponseState, logprobs: bytes) -> None:
-        """A reply of no token still tells what was asked of its prompt."""
-        spec, stage = response.spec, self._stages.entry_stage
-        usage = response.usage(stage)
-        out = TokensOut(spec.session, spec.response, stage, NO_TOKENS, usage, logprobs)
-        self._outbox.outputs.append(out)
-
     def say(self, response: ResponseState, reply: Ints, now: float) -> None:
         """The reply is given. The talker needs nothing of it but its tokens, so no stage has to write it."""
         response.reply = reply.tolist()
@@ -125,8 +119,7 @@ class ReplyRoute:
     def frame(self, response: ResponseState, progress: RequestProgress) -> None:
         """A frame of the spoken reply: to the vocoder, or its sound to the client; and to a client that asked
         for codes."""
-        assert response.path is not None
-        talker, vocoder = self._talker(response), self._stages.codec.get(response.path.vocoder)
+        talker, vocoder = self._talker(response), self._stages.codec.get(response.route.vocoder)
         if progress.tokens is not None:
             response.num_frames += 1
             if vocoder is None:
@@ -184,8 +177,7 @@ class ReplyRoute:
 
     def _read(self, response: ResponseState, words: Sequence[int], now: float, over: bool) -> None:
         """More of the text for a voice that reads it, and its end. A reply without words is not spoken."""
-        path = response.path
-        assert path is not None
+        path = response.route
         if words and response.voice is SpeechPhase.PENDING:
             if not self._stages.speak(path, response.session, now, response.spec.remember):
                 response.voice = SpeechPhase.LOST
@@ -210,12 +202,10 @@ class ReplyRoute:
 
     def _hold_back(self, response: ResponseState, spoken: int) -> None:
         """What is written may be so far ahead of a voice that has spoken so many tokens of it."""
-        assert response.path is not None
-        self._stages.ar[response.path.entry].grant(response.request, self._credit(response, spoken))
+        self._stages.ar[response.route.entry].grant(response.request, self._credit(response, spoken))
 
     def _talker(self, response: ResponseState) -> ArScheduler:
-        assert response.path is not None
-        return self._stages.ar[response.path.talker]
+        return self._stages.ar[response.route.talker]
 
     def _speak(self, response: ResponseState, first: bool, now: float, over: bool) -> None:
         """`over`: its words end before this token, since the text or a call begins there.
@@ -262,13 +252,12 @@ class ReplyRoute:
 
         False where no talker is there: the response cannot be ended here, and is marked as LOST.
         """
-        assert response.path is not None
-        if not self._stages.speak(response.path, response.session, now, response.spec.remember):
+        if not self._stages.speak(response.route, response.session, now, response.spec.remember):
             response.voice = SpeechPhase.LOST
             return False
         talker = self._talker(response)
         waits = self._hand_over(response, talker, response.prompts[talker.stage].gather)
-        response.open_units |= {talker.name, response.path.vocoder} - {""}
+        response.open_units |= {talker.name, response.route.vocoder} - {""}
         response.voice = SpeechPhase.OPEN
         request = response.ar_request(
             talker,
@@ -284,17 +273,16 @@ class ReplyRoute:
 
     def _credit(self, response: ResponseState, frames: int) -> int:
         """Frames that may be drawn once the vocoder has taken up so many; tokens, where it reads them."""
-        assert response.path is not None
-        if not response.path.vocoder:
+        vocoder = response.route.vocoder
+        if not vocoder:
             return UNBOUNDED
         source = self._stages.talker_stage or self._stages.entry_stage
-        credit = self._graph.edge(source, self._stages.stage_of(response.path.vocoder)).credit
+        credit = self._graph.edge(source, self._stages.stage_of(vocoder)).credit
         return UNBOUNDED if credit is None else frames + credit
 
     def _hand_over(self, response: ResponseState, talker: ArScheduler, positions: Ints) -> bool:
         """Order rows of the entry's payload, where the edge has one; True if the talker has to wait."""
-        assert response.path is not None
-        source, group = response.path.entry, self._edge().prompt_group
+        source, group = response.route.entry, self._edge().prompt_group
         if group is None or not len(positions):
             return False
         row = response.entry.row if response.entry else None
@@ -308,7 +296,14 @@ class ReplyRoute:
         assert self._stages.talker_stage is not None
         return self._graph.edge(self._stages.entry_stage, self._stages.talker_stage)
 
-    def _emit_tokens(self, response: ResponseState, stage: str, tokens: Ints) -> None:
+    def _emit_tokens(
+        self,
+        response: ResponseState,
+        stage: str,
+        tokens: Ints,
+        usage: Usage | None = None,
+        logprobs: bytes = b"",
+    ) -> None:
         """`tokens` int64 [n, width]."""
         spec = response.spec
-        self._outbox.outputs.append(TokensOut(spec.session, spec.response, stage, tokens))
+        self._outbox.outputs.append(TokensOut(spec.session, spec.response, stage, tokens, usage, logprobs))

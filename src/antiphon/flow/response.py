@@ -113,6 +113,18 @@ class ResponseState:
     """Of one of which nothing goes out: code, message, and after how long to try again."""
 
     @property
+    def route(self) -> Path:
+        """The units that it runs on; of one whose prompt is rendered."""
+        assert self.path is not None
+        return self.path
+
+    @property
+    def writing(self) -> ArRequest:
+        """The request of the stage that writes the text; of one that was queued there."""
+        assert self.entry is not None
+        return self.entry
+
+    @property
     def is_internal(self) -> bool:
         """No client asked for it, nor hears how it ends."""
         return self.is_ahead or self.transcribes is not None

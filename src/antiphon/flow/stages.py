@@ -97,9 +97,11 @@ class Stages:
 
     def begin(self, session: str, now: float, settles: bool) -> Path | None:
         """The units that read a turn; None while there are none."""
-        entry = self._choose(session, self.entry_stage, now, settles)
-        encode = None if entry is None else self.encoder_of(entry)
-        return None if entry is None or encode is None else Path(encode, entry)
+        return self._path(self._choose(session, self.entry_stage, now, settles))
+
+    def _path(self, reader: str | None) -> Path | None:
+        encode = None if reader is None else self.encoder_of(reader)
+        return None if reader is None or encode is None else Path(encode, reader)
 
     def encoder_of(self, reader: str) -> str | None:
         """The encoder that serves a unit; None while there is none."""
@@ -116,9 +118,7 @@ class Stages:
     def transcribe(self, session: str, now: float) -> Path | None:
         """The units that write down a recording; None while there are none."""
         assert self.transcriber_stage is not None
-        writer = self._choose(session, self.transcriber_stage, now, settles=False)
-        encode = None if writer is None else self.encoder_of(writer)
-        return None if writer is None or encode is None else Path(encode, writer)
+        return self._path(self._choose(session, self.transcriber_stage, now, settles=False))
 
     def speak(self, path: Path, session: str, now: float, settles: bool) -> bool:
         """Choose the units that speak a turn; False while there are none."""

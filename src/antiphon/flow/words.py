@@ -82,7 +82,7 @@ class Words:
             elif is_all:
                 _, wanted = self._running.pop(response.session)
                 words = WordsHeard(wanted.session, wanted.item_id, ints(tokens), wanted.is_pause)
-                self._outbox.hear(words)
+                self._outbox.words.append(words)
                 is_free = True
             if is_all:
                 self._sessions.end(response, "completed", "")
@@ -128,15 +128,12 @@ class Words:
         slots: list[int] = []
         for response in self._sessions.responses.values():
             is_awaited = response.tier is Tier.LATENCY
-            if is_awaited and (response.slot == NOWHERE or not self._frontier.begun(_one(response.slot))[0]):
+            slot = response.slot
+            if is_awaited and (slot == NOWHERE or not self._frontier.begun(np.array([slot]))[0]):
                 return 0.0
             if is_awaited and response.is_spoken:
-                slots.append(response.slot)
+                slots.append(slot)
             elif not is_idle:
                 return 0.0
         leads_s = self._frontier.heard_leads_s(np.array(slots, np.intp), now)
         return float(np.nan_to_num(leads_s).min(initial=inf))
-
-
-def _one(slot: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    return np.array([slot], np.intp)

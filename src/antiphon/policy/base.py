@@ -283,6 +283,12 @@ def last_come(view: StepView) -> Ints:
     return np.array([late[-1] if len(late) else view.num_rows - 1], np.int64)
 
 
+def ready_beside(view: StepView, preempt: Ints) -> Ints:
+    """Candidates that are ready, by index; of a step that preempts, only the rows that it leaves."""
+    ready = view.ready.nonzero()[0]
+    return ready[(ready < view.num_rows) & (ready != preempt[0])] if len(preempt) else ready
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Candidates that are held back, [n], and when to ask again although nothing happens.

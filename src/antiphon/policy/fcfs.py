@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come
+from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come, ready_beside
 
 
 class Fcfs:
@@ -18,8 +18,6 @@ class Fcfs:
 
     def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         preempt, first = last_come(view), view.num_rows
-        ready = view.ready.nonzero()[0]
-        if len(preempt):
-            ready = ready[(ready < first) & (ready != preempt[0])]
+        ready = ready_beside(view, preempt)
         order = ready[np.lexsort((ready >= first, view.tier[ready] != LATENCY))]
         return StepChoice(order, "first come first served", preempt=preempt)

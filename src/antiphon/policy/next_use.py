@@ -17,6 +17,9 @@ RETRY_S = 0.1
 """After which a preload that was put off is looked at again."""
 LOOK = 8
 """Owners that are written at once, and of those looked at before, that are looked at anew in one call."""
+DECIDED = "begun", "partial", "skipped", "held"
+OUTCOMES = "hit", "late", "unused", "unfilled"
+"""What is counted of preloads."""
 PROBE_BLOCKS = 32
 """Brought at a time while the link's speed is not known: one order's."""
 
@@ -86,20 +89,9 @@ class NextUse:
         """What the last answer brings, or not."""
         self._looked: dict[str, Looked] = {}
         """Owners that were expected by the last answer."""
-        self.events = {
-            "next_use_unknown": 0,
-            "protected_taken": 0,
-            "preload_begun": 0,
-            "preload_partial": 0,
-            "preload_skipped": 0,
-            "preload_held": 0,
-            "preload_hit": 0,
-            "preload_late": 0,
-            "preload_unused": 0,
-            "preload_unfilled": 0,
-            "link_unknown": 0,
-            "step_unknown": 0,
-        }
+        preloads = (f"preload_{one}" for one in (*DECIDED, *OUTCOMES))
+        counted = "next_use_unknown", "protected_taken", *preloads, "link_unknown", "step_unknown"
+        self.events = dict.fromkeys(counted, 0)
 
     def decide_evict(self, view: KvView, now: float) -> Selection:
         """By next use (§5.1), the last blocks of each first; not those that are protected. From the host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come
+from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come, ready_beside
 
 
 class PrefillFirst:
@@ -19,9 +19,7 @@ class PrefillFirst:
 
     def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         preempt, first = last_come(view), view.num_rows
-        ready = view.ready.nonzero()[0]
-        if len(preempt):
-            ready = ready[(ready < first) & (ready != preempt[0])]
+        ready = ready_beside(view, preempt)
         reading, late = view.reading[ready], view.tier[ready] != LATENCY
         if np.count_nonzero(reading) or np.count_nonzero(late):
             # prompts, then those that wait, then replies; of best effort, those that wait come last

@@ -76,16 +76,12 @@ class Rounds:
         self._host: Host | None = None
         self.token_s = nan
         self.is_fcfs = False
-        self._most_rows = 1 << 30
-        """Of a step."""
+        self.most_rows = 1 << 30
+        """Of a step, from now on."""
 
     @property
     def has_host(self) -> bool:
         return self._host is not None
-
-    def note_rows(self, most: int) -> None:
-        """That a step has at most, from now on."""
-        self._most_rows = most
 
     def note_links(self, view: KvView, is_written: bool) -> None:
         """What copies take from now on. is_written: a block is in the host as soon as it is full, so that
@@ -134,7 +130,7 @@ class Rounds:
         batch as memory holds makes (Γ, eq. 6), in tokens a second. nan: not known."""
         rates = np.minimum(view.rate, 1.0 / step_s) if step_s > 0 else view.rate
         held = max(int(view.held[: view.num_rows].sum()) / view.num_rows, 1.0) if view.num_rows else 1.0
-        full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self._most_rows), 1)
+        full = max(min(int(view.num_blocks / held), view.num_rows + view.num_free_rows, self.most_rows), 1)
         full_s = _decoding_s(view, full)
         return np.where(view.rate == inf, 0.0, rates), full / full_s if full_s > 0 else nan
 

@@ -96,17 +96,9 @@ class TokenBuffer:
         if not 0 <= ahead <= 0.5:
             raise ConfigError(f"ahead is {ahead}; it is a share of the blocks, from 0 to 0.5")
         unknown = "step_unknown", "link_unknown"
-        counted = (
-            "rounds",
-            "preempted",
-            "brought",
-            "computed",
-            "fcfs_begun",
-            "starved",
-            "held_at_door",
-            "throttled",
-        )
-        self.events: dict[str, int] = dict.fromkeys((*unknown, *counted), 0)
+        decided = "rounds", "preempted", "brought", "computed"
+        short = "fcfs_begun", "starved", "held_at_door", "throttled"
+        self.events: dict[str, int] = dict.fromkeys((*unknown, *decided, *short), 0)
         self._interval_s, self._ahead, self._write = interval_s, ahead, write
         self._rounds = self.rounds_by(
             interval_s, value_s, gamma, safety, adjusts, load, fallback, self.events
@@ -219,7 +211,7 @@ class TokenBuffer:
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Prompts first while all find room; else as the round has it."""
-        self._rounds.note_rows(budget.rows)
+        self._rounds.most_rows = budget.rows
         choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
         self._num_paused += len(choice.preempt)
         return replace(choice, moves=True) if self._is_anew else choice

@@ -104,7 +104,8 @@ class Chooser(ABC, Generic[V, F]):
         self._slots: Slots = np.zeros(0, np.intp)
         """Of the candidates that were chosen from last."""
         self._chosen: tuple[V, StepChoice] | None = None
-        self._wished_at: float | None = None
+        self.wake_at: float | None = None
+        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
         self.seen: tuple[V, StepChoice] | None = None
         """What was said last since `tell_time`, whether it still counts or not."""
 
@@ -132,12 +133,7 @@ class Chooser(ABC, Generic[V, F]):
 
     def tell_time(self, now: float) -> None:
         """Before facts of `now` are folded in."""
-        self._chosen = self.seen = self._wished_at = None
-
-    @property
-    def wake_at(self) -> float | None:
-        """When a policy of this stage wishes to be asked again, of those asked since `tell_time`."""
-        return self._wished_at
+        self._chosen = self.seen = self.wake_at = None
 
     def reopen(self) -> None:
         """Others may decide from now on: ask again, whatever has changed."""
@@ -151,7 +147,7 @@ class Chooser(ABC, Generic[V, F]):
             hold = self._policies.pace.decide(seen, now)
             view.hold(hold.held)
             choice = self._policies.step.decide(seen, self.spendable(now), now)
-            self._wished_at = soonest(self._wished_at, hold.wake_at, choice.wake_at)
+            self.wake_at = soonest(self.wake_at, hold.wake_at, choice.wake_at)
             self._chosen = self.seen = view, choice
         return self._chosen
 

@@ -96,17 +96,9 @@ class Owners:
         """Nothing that rests of it is left, or of use. What a request runs on stays known."""
         if owner in self.running:
             return
-        kept = (
-            self.states,
-            self.session,
-            self.unwritten,
-            self.preloaded,
-            self.unread,
-            self.copied,
-            self.request,
-        )
-        for each in kept:
-            each.pop(owner, None)
+        beside = self.states, self.session, self.request, self.unwritten
+        for kept in (*beside, self.preloaded, self.unread, self.copied):
+            kept.pop(owner, None)
 
 
 @dataclass(slots=True)
@@ -240,7 +232,9 @@ class View:
     def state(self, owner: str) -> KvState | None:
         if not self.has(owner):
             return None
-        return KvState.RUNNING if owner in self.known.running else self._state(owner)
+        if owner in self.known.running:
+            return KvState.RUNNING
+        return self.known.states.get(owner, KvState.RESTING)
 
     def device(self, owner: str) -> int:
         sequence = self._sequence(owner)
@@ -258,9 +252,6 @@ class View:
     @property
     def _here(self) -> Collection[str]:
         return self.kv.resting.owners if self.tier == "device" else self.host.owners
-
-    def _state(self, owner: str) -> KvState:
-        return self.known.states.get(owner, KvState.RESTING)
 
     def _sequence(self, owner: str) -> Kv | None:
         return self.known.running.get(owner) or self.kv.resting.get(owner)
