@@ -34,18 +34,14 @@ class Seeing:
     """Decides as the baseline does, and keeps what it saw."""
 
     name = "seeing"
-    candidates: ClassVar[list[tuple[int, float, float]]] = []
+    candidates: ClassVar[list[tuple[int, float]]] = []
     lanes: ClassVar[list[tuple[Lane, Lane, float]]] = []
 
     def __init__(self) -> None:
         self._step, self._write = PrefillFirst(), WriteBack()
 
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
-        columns = (
-            view.place[view.num_rows :],
-            view.reload_s[view.num_rows :],
-            view.recompute_s[view.num_rows :],
-        )
+        columns = view.place[view.num_rows :], view.reload_s[view.num_rows :]
         self.candidates.extend(zip(*(column.tolist() for column in columns), strict=True))
         assert not view.reload_s[: view.num_rows].any()
         return self._step.decide(view, budget, now)
@@ -82,14 +78,13 @@ def profiled(config: NodeConfig) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_profiled", [False, True])
-def test_views_tell_lanes_reloads_and_recomputing(is_profiled: bool) -> None:
+def test_views_tell_lanes_and_reloads(is_profiled: bool) -> None:
     seeing(profiled(toy_config()) if is_profiled else {}, seed=5)
-    on_host = [reload_s for place, reload_s, _ in Seeing.candidates if place != Place.DEVICE]
-    here = [reload_s for place, reload_s, _ in Seeing.candidates if place == Place.DEVICE]
+    on_host = [reload_s for place, reload_s in Seeing.candidates if place != Place.DEVICE]
+    here = [reload_s for place, reload_s in Seeing.candidates if place == Place.DEVICE]
     assert here
     assert not any(here)
     assert any(reload_s > 0 for reload_s in on_host)
-    assert any(recompute_s > 0 for *_, recompute_s in Seeing.candidates)
     outs, backs, steps_s = zip(*Seeing.lanes, strict=True)
     assert any(lane.num_blocks and lane.queued_s > 0 and lane.block_s > 0 for lane in outs)
     assert any(lane.block_s > 0 for lane in backs)
@@ -97,7 +92,6 @@ def test_views_tell_lanes_reloads_and_recomputing(is_profiled: bool) -> None:
     assert inf in steps_s, "none runs"
     if is_profiled:
         assert not any(isnan(lane.block_s) for lane in (*outs, *backs))
-        assert not any(isnan(recompute_s) for *_, recompute_s in Seeing.candidates)
     else:
         assert isnan(outs[0].block_s), "nothing was reported yet"
         assert any(isnan(step_s) for step_s in steps_s)

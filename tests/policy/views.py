@@ -31,7 +31,6 @@ def stage(num_rows: int, size: int, **told: Any) -> StepView:
         "needs": np.zeros(size, np.int64),
         "place": np.full(size, Place.DEVICE),
         "reload_s": np.full(size, nan),
-        "recompute_s": np.full(size, nan),
         "lead_s": np.full(size, nan),
         "begun": np.zeros(size, np.bool_),
         "ahead_s": np.zeros(size),

@@ -31,7 +31,7 @@ class Thrifty:
             if isnan(self._seconds(view, order)):
                 break
             order = order[:-1]
-        reason = f"{self._seconds(view, order)!r} {view.reload_s.tolist()} {view.recompute_s.tolist()}"
+        reason = f"{self._seconds(view, order)!r} {view.reload_s.tolist()}"
         return replace(choice, order=order, reason=reason) if view.ready[order].any() else choice
 
     def decide_write(self, view: KvView, now: float) -> Selection:

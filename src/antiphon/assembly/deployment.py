@@ -442,6 +442,10 @@ class Deployment(Written):
         {"talker -> code2wav": {"chunk": 8}},
     )
 
+    def stage(self, name: str) -> StageSpec:
+        """What it says of a stage; the defaults of one that it does not list."""
+        return self.stages.get(name, StageSpec())
+
     @property
     def is_cascade(self) -> bool:
         """Whether it is for a cascade: `parts` is written, be it without any."""

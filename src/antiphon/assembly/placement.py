@@ -93,7 +93,7 @@ def _strangers(deployment: Deployment, stages: Sequence[str]) -> list[str]:
 
 def _devices(deployment: Deployment, stage: str, problems: list[str]) -> list[str]:
     """By name, one or more."""
-    spec = deployment.stages.get(stage, StageSpec())
+    spec = deployment.stage(stage)
     known = list(deployment.devices)
     names = spec.devices or ([spec.device] if spec.device is not None else [])
     if not names and len(known) > 1:
@@ -104,7 +104,7 @@ def _devices(deployment: Deployment, stage: str, problems: list[str]) -> list[st
 
 
 def _units(deployment: Deployment, stage: str, devices: list[str]) -> list[Unit]:
-    spec = deployment.stages.get(stage, StageSpec())
+    spec = deployment.stage(stage)
     names = [f"{stage}.{index}" for index in range(spec.replicas)] if spec.replicas > 1 else [stage]
     return [
         Unit(name, stage, devices[index % len(devices)], _process(spec, name, index), _role(spec, index))

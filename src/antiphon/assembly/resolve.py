@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.assembly.deployment import Deployment, Edge, StageSpec
+from antiphon.assembly.deployment import Deployment, Edge
 from antiphon.assembly.footprint import ModelFacts
 from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.placement import Machine, Placement, place
@@ -244,7 +244,7 @@ def _threads(deployment: Deployment, placement: Placement) -> dict[str, int]:
     """By process, the most that its stages ask for."""
     found: dict[str, int] = {}
     for unit in placement.units:
-        asked = deployment.stages.get(unit.stage, StageSpec()).threads
+        asked = deployment.stage(unit.stage).threads
         found[unit.process] = max(found.get(unit.process, 0), asked)
     return found
 
@@ -255,5 +255,5 @@ def _edge(name: str, edge: Edge) -> EdgeOptions:
 
 
 def _stage(deployment: Deployment, stage: str, sizes: Mapping[str, int]) -> StageOptions:
-    sampling: dict[str, Any] = deployment.stages.get(stage, StageSpec()).sampling.model_dump()
+    sampling: dict[str, Any] = deployment.stage(stage).sampling.model_dump()
     return StageOptions(**sizes, sampling=SamplingDefaults(**sampling))

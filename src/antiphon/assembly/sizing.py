@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from antiphon.assembly.deployment import Deployment, Edge, StageSizes, StageSpec
+from antiphon.assembly.deployment import Deployment, Edge, StageSizes
 from antiphon.assembly.footprint import GIB, ModelFacts, UnitSizes, What, kv_token_bytes, parts
 from antiphon.assembly.placement import Placement
 from antiphon.core.config import EngineOptions, Unit
@@ -32,7 +32,7 @@ class Sizing:
     def sizes(self, stage: str) -> dict[str, int]:
         """What the stage has a size of, as written for it or for all; KV by its share of memory where that
         says it."""
-        spec, names = self.spec(stage), SIZES[self.graph.stage(stage).kind]
+        spec, names = self.deployment.stage(stage), SIZES[self.graph.stage(stage).kind]
         own = written(spec)
         self.problems.extend(
             f"stages.{stage}.{name}: only decoders have that; take it out"
@@ -53,9 +53,6 @@ class Sizing:
             self._chunk(stage),
             self.deployment.limits.session.max_image_pixels,
         )
-
-    def spec(self, stage: str) -> StageSpec:
-        return self.deployment.stages.get(stage, StageSpec())
 
     def memory(self, sizes: Mapping[str, Mapping[str, int]]) -> dict[str, dict[What, int]]:
         """Bytes of each unit. Decoders of one stage share their weights in a process."""
@@ -81,7 +78,7 @@ class Sizing:
     def _kv_share(self, stage: str, sizes: Mapping[str, int]) -> int | None:
         """Tokens that the smallest share of its units leaves beside weights and work space; None: no share is
         given, or it can't be told."""
-        fraction = self.spec(stage).memory_fraction
+        fraction = self.deployment.stage(stage).memory_fraction
         if fraction is None:
             return None
         if self.model is None:
@@ -133,7 +130,7 @@ def overfull(sizing: Sizing, sizes: Mapping[str, Mapping[str, int]], memory: Mem
     problems: list[str] = []
     for there, capacity in placement.memory.items():
         units = [unit for unit in placement.units if placement.torch_device(unit) == there]
-        shares = {unit.name: sizing.spec(unit.stage).memory_fraction or 0.0 for unit in units}
+        shares = {unit.name: sizing.deployment.stage(unit.stage).memory_fraction or 0.0 for unit in units}
         if sum(shares.values()) > 1 + ROUNDING:
             said = ", ".join(f"{name} {share:g}" for name, share in shares.items() if share)
             problems.append(f"{there}: fractions sum to {sum(shares.values()):g} ({said}); 1 at most")

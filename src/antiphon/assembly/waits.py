@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
+
 from antiphon.assembly.story import Cause
 from antiphon.core.facts import Fact, StepDone, StepFailed, UnitLost
 from antiphon.core.plans import ArStep, CodecStep, Order
@@ -81,17 +83,14 @@ class Waits:
         """A policy has answered."""
         match answer:
             case StepChoice():
-                ready: list[int] = view.request[view.could_run].tolist()
-                chosen: list[int] = view.request[answer.order].tolist()
                 preempted: list[int] = view.request[answer.preempt].tolist()
                 kept: list[bool] = [False] * len(preempted) if answer.keeps is None else answer.keeps.tolist()
                 keeps = dict(zip(preempted, kept, strict=True))
-                self._asked[unit] = _Asked(answer.reason, frozenset(ready), frozenset(chosen), keeps)
+                ready, chosen = _requests(view, view.could_run), _requests(view, answer.order)
+                self._asked[unit] = _Asked(answer.reason, ready, chosen, keeps)
             case Hold():
-                held: list[int] = [] if answer.held is None else view.request[answer.held].tolist()
-                self._held[unit] = answer.reason, frozenset(held)
-                spared: list[int] = [] if answer.spared is None else view.request[answer.spared].tolist()
-                self._spared[unit] = answer.reason, frozenset(spared)
+                self._held[unit] = answer.reason, _requests(view, answer.held)
+                self._spared[unit] = answer.reason, _requests(view, answer.spared)
             case DeviceChoice():
                 first = view[answer.index].unit
                 self._tried.add(first)
@@ -179,3 +178,8 @@ class Waits:
         if asked is None or not asked.is_tried or request in asked.ran or request not in asked.ready:
             return Cause.DEVICE, self._before.get(unit, "")
         return short if request in asked.chosen else Cause.ORDER, asked.reason
+
+
+def _requests(view: Any, chosen: NDArray[Any] | None) -> frozenset[int]:
+    """Of the candidates that a mask or their indices name; None: of none."""
+    return frozenset[int](() if chosen is None else view.request[chosen].tolist())

@@ -11,7 +11,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from antiphon.assembly.deployment import Parts, StageSpec
+from antiphon.assembly.deployment import Parts
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.keys import Key, find_key, keys
 from antiphon.assembly.preset import BASELINE, is_path, preset_names, read_preset
@@ -97,7 +97,7 @@ def show(
     tree = deployment.model_dump(exclude={"base", *unsaid}, exclude_none=True)
     sizes = {} if found.options is None else {name: each.sizes for name, each in found.options.stages.items()}
     for name, size in sizes.items():
-        stage = deployment.stages.get(name, StageSpec()).model_copy(update=size)
+        stage = deployment.stage(name).model_copy(update=size)
         tree["stages"][name] = stage.model_dump(exclude_none=True)
     page.print(yaml.safe_dump(tree, sort_keys=False, width=100).rstrip())
     for problem in found.problems:

@@ -9,7 +9,6 @@ from typing import cast
 from rich.console import Console
 from rich.table import Table
 
-from antiphon.assembly.deployment import StageSpec
 from antiphon.assembly.footprint import What
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved
@@ -49,7 +48,7 @@ def running(found: Resolved) -> list[Row]:
             [
                 *(unit.name, placement.torch_device(unit), unit.process or "shared"),
                 "" if unit.role == "both" else unit.role,
-                str(found.deployment.stages.get(unit.stage, StageSpec()).tensor_parallel),
+                str(found.deployment.stage(unit.stage).tensor_parallel),
                 *_sizes(found, unit.stage),
             ]
             for unit in placement.units

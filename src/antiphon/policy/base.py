@@ -150,8 +150,6 @@ class StepView(Protocol):
     """`Place`."""
     reload_s: Floats
     """Until its KV is there if it is brought, what is queued before it included; nan: not known."""
-    recompute_s: Floats
-    """To compute what is not on the device; nan: not known."""
     lead_s: Floats
     """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
     has not heard (or read); inf: the client has stopped playing it; nan: not known."""

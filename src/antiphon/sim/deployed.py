@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.assembly.deployment import Deployment, StageSpec
+from antiphon.assembly.deployment import Deployment
 from antiphon.assembly.footprint import GIB, facts_of
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.preset import with_preset
@@ -78,7 +78,7 @@ def _resized(deployment: Deployment, graph: StageGraph, preset: str, sizes: Size
     stages = dict(deployment.stages)
     for stage in graph.stages if chosen else ():
         own = {name: value for name, value in chosen.items() if name in SIZES[stage.kind]}
-        stages[stage.name] = deployment.stages.get(stage.name, StageSpec()).model_copy(update=own)
+        stages[stage.name] = deployment.stage(stage.name).model_copy(update=own)
     return deployment.model_copy(update={**whole, "stages": stages})
 
 

@@ -124,9 +124,13 @@ class Talker:
 
     def _hear(self, row: int, token: int) -> None:
         if token == self._end_input:
-            self._length[row] = max(1, round(int(self._words[row]) * self._frames_per_token))
+            self._length[row] = max(1, self._num_frames(row))
         else:
             self._words[row] += 1
+
+    def _num_frames(self, row: int) -> int:
+        """Of the text that the row was given."""
+        return round(int(self._words[row]) * self._frames_per_token)
 
 
 class Vocoder:

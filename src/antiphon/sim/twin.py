@@ -88,16 +88,11 @@ class HabitualTalker(Talker):
         super().__init__(config, end_input)
         self._extra_frames = extra_frames
         self._seed = seed
-        self._end = end_input
 
-    def _hear(self, row: int, token: int) -> None:
-        if token == self._end:
-            rng = stream(self._seed, "frames", str(int(self._request[row])))
-            extra = self._extra_frames[int(rng.integers(len(self._extra_frames)))]
-            tokens = int(self._words[row]) + 1  # the token with which a text ends is not spoken
-            self._length[row] = max(1, tokens + extra)
-        else:
-            self._words[row] += 1
+    def _num_frames(self, row: int) -> int:
+        rng = stream(self._seed, "frames", str(int(self._request[row])))
+        extra = self._extra_frames[int(rng.integers(len(self._extra_frames)))]
+        return int(self._words[row]) + 1 + extra  # the token with which a text ends is not spoken
 
 
 def twin(

@@ -155,7 +155,7 @@ class Candidates:
 
     context, held, needs, place = (column[Ints](lambda view: np.zeros(len(view), np.int64)) for _ in range(4))
     """None is before them, none is held or needed, and all that they begin with is on the device."""
-    reload_s, recompute_s = (column[Floats](lambda view: np.zeros(len(view))) for _ in range(2))
+    reload_s = column[Floats](lambda view: np.zeros(len(view)))
     reading = column[Mask](lambda view: np.zeros(len(view), np.bool_))
 
     @column
@@ -250,7 +250,7 @@ class ArCandidates(Candidates):
     ) -> None:
         """could_join: of waiting requests and which of them have their inputs, by what is cheap to know;
         place: where the KV of one lies; reload_s: until what of it is on the host is there."""
-        self._rows, self._kv, self._sizes = ledgers
+        self._rows, self._kv, _ = ledgers
         self.rows_in_use = self._rows.running
         self.waiting, self._columns = waiting
         num_rows = len(self.rows_in_use)
@@ -324,20 +324,6 @@ class ArCandidates(Candidates):
     def reload_s(self) -> Floats:
         reload_s = [self._reload_s(one) for one in self.waiting]
         return self._with(np.zeros(self.num_rows), np.array(reload_s, np.float64))
-
-    @column
-    def recompute_s(self) -> Floats:
-        """Each as a step of its own, or several where the budget has not room for it in one."""
-        seconds, cost = np.zeros(self._size), self._around.cost
-        unread = self.reading.nonzero()[0]
-        seconds[unread] = nan if cost is None else [self._compute_s(cost, at) for at in unread.tolist()]
-        return seconds
-
-    def _compute_s(self, cost: StepCost, at: int) -> float:
-        first, end = int(self.context[at]), int(self.context[at] + self.tokens[at])
-        most = self._sizes.step_tokens
-        starts = range(first, end, most)
-        return sum(cost.seconds(ints([min(most, end - one)]), ints([one])) for one in starts)
 
     def _with(self, rows: C, waiting: C) -> C:
         """The column of rows, followed by that of waiting requests."""

@@ -193,11 +193,6 @@ class RequestSizes:
         self._held = num_blocks * config.block_size
 
     @property
-    def step_tokens(self) -> int:
-        """Of one step, over all rows."""
-        return self._config.step_tokens
-
-    @property
     def capacity(self) -> int:
         """Tokens that one request may have in the KV if it is alone there."""
         most = self._config.max_context_tokens
