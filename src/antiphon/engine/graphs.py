@@ -1,8 +1,8 @@
 """A codec frame as one captured graph: all passes of the code predictor, with the draws between them.
 
 How a row draws is data here, a column each, and every row of a graph is drawn in the one way that serves all:
-what a parameter leaves out is cut nowhere, and who takes the likeliest drops what was drawn. So a row's codes
-are those it has without graphs, bit for bit.
+what a parameter leaves out is cut nowhere, and one that takes the likeliest drops what was drawn. So a row's
+codes are those it has without graphs, bit for bit.
 """
 
 from __future__ import annotations

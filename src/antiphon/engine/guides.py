@@ -182,7 +182,7 @@ class GuideState:
         if self._matcher is None:
             self._matcher = self._compiling.result().deep_copy()
         for token in self._untold:
-            # whoever ignores the end goes on with nothing else
+            # a text that ignores the end goes on with nothing else
             self._is_over = self._is_over or token in self._stop_ids
             if not self._is_over and not self._matcher.consume_token(token):
                 raise _wrong(self._matcher)

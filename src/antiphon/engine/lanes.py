@@ -86,7 +86,7 @@ class InlineExecutor(ABC):
     """The shell of every executor: launches a step, and reports its results or its failure.
 
     Lands every step when it is submitted (depth 0). Implements `core.ports.Executor`, and is a `Launcher`
-    for those who land steps otherwise.
+    for what lands steps otherwise.
     """
 
     depth = 0
@@ -167,7 +167,7 @@ class Lane:
             work()
         except Exception as error:
             self._trouble.append(error)
-        # full after thousands of steps that nobody listened to: it rings already
+        # full after thousands of steps of which none was looked at: it rings already
         with contextlib.suppress(BlockingIOError):
             os.write(self._bell, b"!")
 

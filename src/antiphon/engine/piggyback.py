@@ -71,7 +71,7 @@ class Piggyback:
 
     def begin(self, step: ArStep, x: Tensor) -> tuple[Tensor, list[LayerKv], Transfers | None]:
         """The step's inputs [n, hidden] with the residuals of rows that enter, what each layer reads and
-        writes, and who moves (None: nobody does).
+        writes, and which rows move (None: none does).
         """
         if len(step.leaves_at[0]) or len(step.enters_at[0]):
             return self._begin(_Stay(step, self._pool.num_layers), step, x)
@@ -147,7 +147,7 @@ class _Stay:
         moves = (self.enter >= 0) | (self.leave < num_layers)
         assert (step.counts[moves] == 1).all(), "only rows of one token leave and enter"
         assert (self.enter < self.leave).all(), "a row leaves after it entered"
-        assert not step.emits[self.leave < num_layers].any(), "who leaves has nothing to emit"
+        assert not step.emits[self.leave < num_layers].any(), "a row that leaves has nothing to emit"
 
     def before(self, layer: int) -> Mask:
         return (self.enter < layer) & (layer <= self.leave)

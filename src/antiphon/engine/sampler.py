@@ -36,7 +36,7 @@ class Drawers:
     """Rows that draw together, and all that does not change while they do.
 
     where      int64 [n], the rows on the device
-    penalties  fp32 [n, 1]; None where nobody has any
+    penalties  fp32 [n, 1]; None where no row has any
     unwanted   (places among them, ids), int64 [m] each: what their requests never want drawn, or None
     biases     (places among them, ids, what is added), [m] each, or None
     least      int64 [n], tokens that each draws before one that ends its reply may be; None where any may

@@ -71,7 +71,7 @@ class SpeechRunner:
             self.pool.reach(delta.blocks)
 
     def join(self, join: Join) -> None:
-        assert join.first_input is not None, "who speaks starts on the reply's first token"
+        assert join.first_input is not None, "a row that speaks starts on the reply's first token"
         hidden = next(iter(self._payloads.get(join.request, [])), None)
         x = self._model.prompt_inputs(join.prompt, hidden, join.first_input, join.voice)
         self._requests[join.row] = join.request
@@ -104,14 +104,14 @@ class SpeechRunner:
         """
         batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)
         rows, positions = np.zeros(num_rows, np.int64), torch.zeros(3, num_rows, device=self._device)
-        nobody = self._to_device(rows)
-        x = self._model.step_inputs(self._frames[nobody], nobody + self._model.pad_id)
+        on_device = self._to_device(rows)
+        x = self._model.step_inputs(self._frames[on_device], on_device + self._model.pad_id)
         kv = self.pool.kv(lambda _, group: batches[group])
         hidden, _ = self._model.forward(StepInputs(x, positions, kv))
         self._model.logits(hidden)
         for temperature in (1.0, 0.0):
             self._sampler.join(0, Sampling(temperature=temperature))
-            self._model.frame(hidden, nobody, PredictorSampler(self._sampler, rows, PREDICTOR_STAGE))
+            self._model.frame(hidden, on_device, PredictorSampler(self._sampler, rows, PREDICTOR_STAGE))
 
     def _draw(self, hidden: Tensor, rows: Ints) -> Tensor:
         """Final-norm hidden [r, Ht] of emitting rows -> frames int64 [r, codebooks]."""

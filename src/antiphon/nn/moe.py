@@ -105,7 +105,7 @@ def dense(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Te
 def ragged(x: Tensor, experts: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """Sort the picks by expert; two products over groups whose ends stay on the device.
 
-    A token's picks are summed in the order of its picks, whoever its neighbours are. Unverified on CUDA: has
+    A token's picks are summed in the order of its picks, whatever its neighbours are. Unverified on CUDA: has
     not run on an accelerator.
     """
     rows, picks = experts.shape

@@ -100,7 +100,7 @@ class Rope:
         """Cos and signed sin of all plain positions up to the furthest, and of some beyond."""
         kept = self._kept
         if kept is None or furthest >= len(kept[0]) or kept[0].dtype is not dtype:
-            with torch.inference_mode(False):  # so that who infers without it may use them as well
+            with torch.inference_mode(False):  # so that inference without it may use them as well
                 places = torch.arange(max(1024, 1 << furthest.bit_length()), dtype=torch.float)
                 kept = self._kept = _turned_by(places[:, None] * self.inverse, dtype)
         return kept

@@ -2,7 +2,7 @@
 row waits outside the batch meanwhile.
 
 A token leaves between a layer's two halves, with its residual, q, k and v kept; in a later step it enters
-between the halves of the same layer, with its attention. Who leaves and who enters is fixed when the step
+between the halves of the same layer, with its attention. Which leave and which enter is fixed when the step
 starts, as index tensors per layer.
 """
 

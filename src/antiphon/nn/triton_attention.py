@@ -269,7 +269,7 @@ def attend_kernel(
         seen = known[None, :] & (key[None, :] <= (cached + query)[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         peak = tl.maximum(most, tl.max(scores, 1))
-        # who has seen nothing yet has a peak of -inf, which must not be subtracted from itself
+        # a row that has seen nothing yet has a peak of -inf, which must not be subtracted from itself
         level = tl.where(peak == float("-inf"), 0.0, peak)
         shares = tl.exp2(scores - level[:, None])
         fade = tl.exp2(most - level)

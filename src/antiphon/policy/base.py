@@ -1,5 +1,5 @@
-"""Protocols of the decisions about requests: who may run ahead, who runs in the next step and who gives way,
-which stage steps next, who is let in, and which replica serves a turn."""
+"""Protocols of the decisions about requests: which may run ahead, which run in the next step and which give
+way, which are let in, and, of stages and replicas, which steps next and which serves a turn."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A round of TokenFlow's scheduling (§4.2): who is in the working set, what a place is worth to each, and who
-has one until the next round."""
+"""A round of TokenFlow's scheduling (§4.2): which requests are in the working set, what a place is worth to
+each, and which have one until the next round."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Rounds:
         )
 
     def decide(self, view: StepView, waits: Mask, coming: Mask, tick: int) -> Plan:
-        """Who has a row until the next tick. waits: [waiting], those that are to get one; coming: [waiting],
+        """Which have a row until the next tick. waits: [waiting], those to get one; coming: [waiting],
         those among them whose KV is on its way because an earlier round had them go on."""
         self._events["rounds"] += 1
         step_s = _decoding_s(view, max(view.num_rows, 1))

@@ -57,7 +57,7 @@ class _Placed:
 
 
 class TokenBuffer:
-    """Decides who runs, what leaves the device, what is written early and what comes back.
+    """Decides which requests run, what leaves the device, what is written early and what comes back.
 
     interval_s  between two rounds (Δt of §4.2)
     value_s     seconds of buffer up to which a further token is worth its full value; from twice as much on
@@ -105,7 +105,7 @@ class TokenBuffer:
         )
         self._first = PrefillFirst()
         self._plan: Plan | None = None
-        """Of this interval; None: nobody has to give way, and prompts go first."""
+        """Of this interval; None: no request has to give way, and prompts go first."""
         self._placed: _Placed | None = None
         """Of the view that was looked at last: it is asked several times a choice."""
         self._seen: tuple[Ints, Floats] = np.zeros(0, np.int64), np.zeros(0)
@@ -124,10 +124,10 @@ class TokenBuffer:
         """Of those looked at, until they have a row: is their KV brought? Else what it lacks is computed."""
         self._block_size = 1
 
-    # -- who runs ------------------------------------------------------------------------------------
+    # -- which requests run --------------------------------------------------------------------------
 
     def decide_pace(self, view: StepView, now: float) -> Hold:
-        """The working set and its balance, decided anew in each interval while somebody finds no room (§4.2).
+        """The working set and its balance, decided anew in each interval while any finds no room (§4.2).
         Held back are requests that are to go on, for a look at where their KV is, and agents that slow down
         readers who run dry."""
         hold = self._look(view, now)
@@ -161,7 +161,7 @@ class TokenBuffer:
         return agents & helps
 
     def _look(self, view: StepView, now: float) -> Hold:
-        """A round, where one is due; and who is held until it is known where their KV is."""
+        """A round, where one is due; and which requests are held until it is known where their KV is."""
         self._seen = view.request, np.where(view.rate == inf, inf, view.lead_s)
         self._leads_s = None
         num_rows = self._num_rows = view.num_rows
@@ -307,7 +307,7 @@ class TokenBuffer:
 
     def _coming(self, view: StepView) -> Mask:
         """Those that the last round had go on and whose KV is still on its way: another round would not have
-        it sooner, and if each chose others while links are slow, nobody would ever run. [waiting]."""
+        it sooner, and if each chose others while links are slow, none would ever run. [waiting]."""
         if self._plan is None:
             return np.zeros(len(view.request) - view.num_rows, np.bool_)
         coming = (self._places(view) >= 0) & ~view.ready[view.num_rows :]
@@ -331,7 +331,7 @@ class TokenBuffer:
         resumed = at[places[at].argsort()] + num_rows
         if not (ready.any() or view.ready[resumed].any() or self._is_bringing()):
             could_run = view.ready[num_rows:].nonzero()[0][:1] + num_rows
-            resumed = np.concatenate((resumed, could_run))  # somebody must run
+            resumed = np.concatenate((resumed, could_run))  # one must run
         order = np.concatenate((*parts, resumed))
         is_late = view.tier[order] != LATENCY
         return np.concatenate((order[~is_late], order[is_late]))
@@ -351,7 +351,7 @@ class TokenBuffer:
     # -- KV (§5) -------------------------------------------------------------------------------------
 
     def decide_evict(self, view: KvView, now: float) -> Selection:
-        """What nobody runs on, used longest ago first; then what was preempted, the furthest ahead of its
+        """What no request runs on, used longest ago first; then what was preempted, the furthest ahead of its
         reader first. Of the host, copies of what runs go before any that are the only ones."""
         if view.tier == "host":
             count = view.num_wanted - view.num_free
@@ -446,7 +446,7 @@ class TokenBuffer:
         return self._brings[request]
 
     def _lead_s(self, request: int) -> float:
-        """As it was when a step was last chosen; of one who has nothing yet, nothing."""
+        """As it was when a step was last chosen; of one that has nothing yet, nothing."""
         if self._leads_s is None:
             self._leads_s = dict(zip(*(column.tolist() for column in self._seen), strict=True))
         lead_s = self._leads_s.get(request, 0.0)

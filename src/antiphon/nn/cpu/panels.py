@@ -303,7 +303,7 @@ def product_job(x: Tensor, panels: Tensor, out: Tensor, threads: int, *, rounds:
 
 def ask_for(jobs: Sequence[Any], soon: Any) -> None:
     """From now on these products ask for what the `Soon` says, each for as large a part as it has of their
-    terms. It is changed by who made it, and lives as long as they."""
+    terms. It is changed by what made it, and lives as long as they do."""
     parts, before = sum(job.panels * job.depth for job in jobs), 0
     for job in jobs:
         job.soon, job.parts, job.before = ctypes.addressof(soon), parts, before

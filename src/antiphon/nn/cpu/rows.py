@@ -115,7 +115,7 @@ def gate_job(x: Tensor, out: Tensor) -> Any:
 
 
 def fit(job: Any, rows: int, threads: int) -> None:
-    """So many rows, shared out in a few turns for each thread, so that one that comes late holds up nobody;
+    """So many rows, shared out in a few turns for each thread, so that one that comes late holds up no other;
     all at once where one thread is through before another has begun.
     """
     alone = rows * job.width < ALONE_NUMEL

@@ -130,7 +130,7 @@ class TapedSteps:
         self._linear, self._rounds = multiply, rounds
         self.room, self.threads = max(LEAST_ROOM, 1 << (room - 1).bit_length()), threads
         self._config, self._num_tokens, self._fitted = config, 0, (0, 0)
-        with torch.inference_mode(False):  # so that who infers without it may use them as well
+        with torch.inference_mode(False):  # so that inference without it may use them as well
             self._buffers = Buffers(config, self.room)
         self._tape = Tape(threads)
         self._products: list[Any] = []

@@ -1,9 +1,9 @@
 """Compiled loops one after the other within one parallel region: threads meet between two instead of starting
-anew, and nobody goes back to Python unless something stands there.
+anew, and none goes back to Python unless something stands there.
 
 Between two loops of a decode step a call from Python costs what a small loop does. Threads meet at a counter
-that only grows. Who waits for long sleeps until the last one comes: where others want the cores too, a thread
-that spins or yields has used up its share of them when there is work again, and then the others wait for it.
+that only grows. One that waits for long sleeps until the last one comes: where others want the cores too, a
+thread that spins or yields has used up its share when there is work again, and then the others wait for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INT32, INT64 = ir.IntType(32), ir.IntType(64)
 
 Job: Any = job_of("sleepers loops team system", "futex first last")
 SLEEPERS_AT: int = Job.sleepers.offset
-"""Where in a job the number of its sleeping threads lies; `next` counts those who have arrived."""
+"""Where in a job the number of its sleeping threads lies; `next` counts those that have arrived."""
 
 
 @intrinsic
@@ -153,7 +153,7 @@ def wait_for(count: int, arrived: int, sleepers: int, system: int, futex: int) -
 
 
 def play(pointer: Any) -> None:
-    """The body: each thread runs every loop, which shares its items out among those who are there."""
+    """The body: each thread runs every loop, which shares its items out among those that are there."""
     job = carray(pointer, 1)[0]
     loops = integers(job.loops, job.last, 2)
     arrived = address_in(pointer)
@@ -165,7 +165,7 @@ def play(pointer: Any) -> None:
             continue
         call(loops[place, 0], loops[place, 1])
         through += team
-        # who comes last knows that all others are through with the loop; the next one is not this one
+        # the last one knows that all others are through with the loop; the next one is not this one
         if team == 1 or add_to(arrived, 1) == through - 1:
             rewind(loops[place, 1])
             if job.futex and look_at(sleepers):
@@ -232,7 +232,7 @@ class Tape:
         self._play(done, len(self._loops))
 
     def _laid_out(self) -> np.ndarray:
-        """All loops, as those who play them read them: [n, 2], the loop and its job."""
+        """All loops, as the threads that play them read them: [n, 2], the loop and its job."""
         if self._table is None:
             self._table = np.array(self._loops, np.int64)
             self._job.loops = self._table.ctypes.data
