@@ -146,13 +146,8 @@ class VocoderShape(msgspec.Struct, frozen=True, tag="vocoder", tag_field="kind",
             steps *= ratio
         first = 7 * self.hidden * self.decoder
         weights, products = weights + first, products + steps * first
-        channels = self.decoder
-        for rate in self.rates:
-            up, unit = 2 * rate * channels * (channels // 2), 3 * 8 * (channels // 2) ** 2
-            products += steps * up + steps * rate * unit
-            weights += up + unit
-            steps, channels = steps * rate, channels // 2
-        return weights, products
+        up_weights, up_products = _upsampling(self.decoder, self.rates, 3 * 8)
+        return weights + up_weights, products + steps * up_products
 
 
 class FlowVocoderShape(
@@ -226,16 +221,10 @@ class FlowVocoderShape(
 
     @property
     def _convolutions(self) -> tuple[float, float]:
-        """Weights, and multiplications a mel frame, of: the convolution into the decoder; a transposed
-        convolution, twice as wide as it strides, and the residual units a rate."""
-        weights = products = 7.0 * self.mel * self.decoder
-        steps, channels = 1, self.decoder
-        for rate in self.rates:
-            up, units = 2 * rate * channels * (channels // 2), 6 * sum(self.kernels) * (channels // 2) ** 2
-            products += steps * up + steps * rate * units
-            weights += up + units
-            steps, channels = steps * rate, channels // 2
-        return weights, products
+        """Weights, and multiplications a mel frame, of the convolution into the decoder and all behind it."""
+        first = 7.0 * self.mel * self.decoder
+        weights, products = _upsampling(self.decoder, self.rates, 6 * sum(self.kernels))
+        return first + weights, first + products
 
 
 class TowerShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -317,6 +306,18 @@ class ReaderShape(msgspec.Struct, frozen=True, tag="reader", tag_field="kind", f
     weights: int
     stream_elements: int
     window_elements: int
+
+
+def _upsampling(channels: int, rates: tuple[int, ...], unit: int) -> tuple[int, int]:
+    """Weights, and multiplications of one input, of a transposed convolution a rate, twice as wide as it
+    strides, and of residual units of `unit` weights a square channel. Each rate halves the channels."""
+    weights, products, steps = 0, 0, 1
+    for rate in rates:
+        up, units = 2 * rate * channels * (channels // 2), unit * (channels // 2) ** 2
+        weights += up + units
+        products += steps * (up + rate * units)
+        steps, channels = steps * rate, channels // 2
+    return weights, products
 
 
 CodecShape = VocoderShape | FlowVocoderShape

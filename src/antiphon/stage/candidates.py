@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
 from typing import Any, Generic, TypeVar, cast
@@ -60,32 +61,28 @@ class RowsInUse:
         return max(shares, default=0.0)
 
 
+@dataclass(slots=True)
 class Surroundings:
     """What the stages of a node share, and a view tells beside the stage's own: frontier, bounds, costs.
 
     stage  the unit's place among those that make a reply; None: it makes none (encoders)
+    bounds  by class, of which `ttft_s` and `tpot_s` are columns by tier
     lanes  of the unit's device, and `beside`: who lives there
     rows   of all units
     """
 
-    def __init__(
-        self,
-        frontier: Frontier | None = None,
-        stage: int | None = None,
-        bounds: dict[str, ClassBounds] | None = None,
-        cost: StepCost | None = None,
-        lanes: Lanes | None = None,
-        rows: RowsInUse | None = None,
-        beside: Beside | None = None,
-    ) -> None:
-        self.frontier = frontier or Frontier(1, 0.0)
-        self.stage = stage
-        self.cost = cost
-        self.lanes = lanes or Lanes()
-        self.rows = rows or RowsInUse()
-        self.beside = beside or Beside()
-        none = ClassBounds()
-        found = [(bounds or {}).get(tier.name.lower(), none) for tier in Tier]
+    frontier: Frontier = field(default_factory=lambda: Frontier(1, 0.0))
+    stage: int | None = None
+    bounds: Mapping[str, ClassBounds] = field(default_factory=dict[str, ClassBounds])
+    cost: StepCost | None = None
+    lanes: Lanes = field(default_factory=Lanes)
+    rows: RowsInUse = field(default_factory=RowsInUse)
+    beside: Beside = field(default_factory=Beside)
+    ttft_s: Floats = field(init=False)
+    tpot_s: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = [self.bounds.get(tier.name.lower(), ClassBounds()) for tier in Tier]
         self.ttft_s = np.array([inf if one.ttft_s is None else one.ttft_s for one in found])
         self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
 
