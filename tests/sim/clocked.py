@@ -185,7 +185,7 @@ class ClockedMover:
 
     def send_media(self, order: SendMedia) -> None:
         self._payloads.send_media(order)
-        there_s = self._hardware.send(order, MEDIUM_TOKENS * len(order.keys), self._clock.now)
+        there_s = self._hardware.send(MEDIUM_TOKENS * len(order.keys), self._clock.now)
         self._will_end(self._arrivals, there_s, MediaArrived(order.target, order.keys))
 
     def drop_payload(self, order: DropPayload) -> None:

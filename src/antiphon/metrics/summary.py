@@ -32,17 +32,9 @@ Found = Iterator[tuple[str, float | None]]
 def figures(run: Run, slo: Slo = Slo()) -> dict[str, float]:
     """Every figure that the log holds, by key (`names.Figure`). What cannot be told from it is absent."""
     part = _Parts(run, slo)
-    found = [
-        part.latency(),
-        part.continuity(),
-        part.throughput(),
-        part.waste(),
-        part.streaming(),
-        part.server(),
-    ]
-    return {
-        str(key): float(value) for each in [*found, part.counts()] for key, value in each if value is not None
-    }
+    themes = part.latency, part.continuity, part.throughput, part.waste, part.streaming, part.server
+    found = (pair for theme in (*themes, part.counts) for pair in theme())
+    return {str(key): float(value) for key, value in found if value is not None}
 
 
 def useful_rps(points: Sequence[Mapping[str, float]], slo: Slo = Slo()) -> float | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from antiphon.core.config import Unit
 from antiphon.core.errors import ConfigError
-from antiphon.core.plans import ArStep, CopyBlocks, Handoff, MoveBlocks, SendMedia, Step
+from antiphon.core.plans import ArStep, CopyBlocks, Handoff, MoveBlocks, Step
 from antiphon.latency.features import SpeechFeatures
 from antiphon.sim.costs import CostModel
 
@@ -103,7 +103,7 @@ class Devices:
             self._handed_at[order.target, order.request] = there_s
         return there_s
 
-    def send(self, order: SendMedia, num_tokens: int, now: float) -> float:
+    def send(self, num_tokens: int, now: float) -> float:
         """Media of so many tokens; returns when they are there."""
         return now + self._costs.send_s(num_tokens * self._position_bytes)
 

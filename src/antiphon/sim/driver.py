@@ -219,7 +219,7 @@ class VirtualDriver:
                 if devices.are_apart(order.source, order.target):
                     self._arrives(there_s, PayloadArrived(order.target, order.request))
             case SendMedia():
-                there_s = devices.send(order, MEDIUM_TOKENS * len(order.keys), now)
+                there_s = devices.send(MEDIUM_TOKENS * len(order.keys), now)
                 if payloads is not None:
                     payloads.send_media(order)
                 self._arrives(there_s, MediaArrived(order.target, order.keys))
