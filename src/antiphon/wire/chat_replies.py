@@ -196,11 +196,7 @@ class Heading:
     def whole(self, choices: list[Choice], usage: Usage) -> ChatCompletion:
         """Of an answer that is not streamed."""
         return ChatCompletion(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage_shown(usage),
+            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage_shown(usage)
         )
 
     def usage(self, usage: Usage) -> ChatChunk:

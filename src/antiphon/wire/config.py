@@ -12,12 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.core.errors import ProtocolError
 from antiphon.core.model_info import ModelInfo
-from antiphon.wire.client_events import (
-    AudioInputPatch,
-    AudioOutputPatch,
-    GenerationPatch,
-    SessionPatch,
-)
+from antiphon.wire.client_events import AudioInputPatch, AudioOutputPatch, GenerationPatch, SessionPatch
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import (
@@ -192,11 +187,7 @@ def session_object(config: SessionConfig, session_id: str, info: ModelInfo) -> P
                 "noise_reduction": config.noise_reduction,
                 "turn_detection": config.turn_detection.payload() if config.turn_detection else None,
             },
-            "output": {
-                "format": format_payload(config.output_format),
-                "voice": config.voice,
-                "speed": 1.0,
-            },
+            "output": {"format": format_payload(config.output_format), "voice": config.voice, "speed": 1.0},
         },
     }
 

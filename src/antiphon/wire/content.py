@@ -163,12 +163,7 @@ class ItemReader:
     def _call(self, item_id: str, call: CallIn) -> NewItem:
         call_id = call.call_id or self._ids.new("call")
         record = Item(item_id, "assistant", (ToolCallPart(call_id, call.name, call.arguments),))
-        fields = {
-            "type": "function_call",
-            "name": call.name,
-            "call_id": call_id,
-            "arguments": call.arguments,
-        }
+        fields = {"type": "function_call", "name": call.name, "call_id": call_id, "arguments": call.arguments}
         return NewItem(WireItem(item_id, "assistant", "completed", call=fields), record)
 
     def spoken(self, pcm16: bytes, item_id: str, asked: Transcription | None) -> NewItem:

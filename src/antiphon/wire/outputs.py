@@ -52,12 +52,7 @@ class MessageItem(OutputItem):
     """Words, in one content part. `is_spoken`: audio goes with them, and they are its transcript."""
 
     def __init__(
-        self,
-        response_id: str,
-        index: int,
-        item: WireItem,
-        conversation: Conversation | None,
-        is_spoken: bool,
+        self, response_id: str, index: int, item: WireItem, conversation: Conversation | None, is_spoken: bool
     ) -> None:
         super().__init__(response_id, index, item, conversation)
         self.is_spoken = is_spoken

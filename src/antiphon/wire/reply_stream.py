@@ -10,14 +10,7 @@ import msgspec
 from antiphon.core.errors import AntiphonError, Overloaded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.logprobs import TokenLog, log_bytes, read_logs
-from antiphon.core.plans import (
-    CLIENT_CODES,
-    AudioOut,
-    ResponseEnded,
-    ResponseOutput,
-    TokensOut,
-    Usage,
-)
+from antiphon.core.plans import CLIENT_CODES, AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.wire import tool_calls
 from antiphon.wire.chat_replies import CalledOut, ToolCallOut
 from antiphon.wire.ports import Detokeniser
