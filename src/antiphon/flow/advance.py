@@ -8,7 +8,6 @@ steps have read rests as the session's past, where the turn finds it as it finds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -73,16 +72,11 @@ class Advance:
         """By session."""
         self._turns: list[ResponseState] = []
         """Replies that were asked for, and have not looked for it yet."""
-        self._prepared = {
-            name: Prepared()
-            for name in stages.ar
-            if stages.is_entry(name) and stages.units[name].role != "decode"
-        }
-
-    @property
-    def prepared(self) -> Mapping[str, Prepared]:
+        readers = [
+            name for name in stages.ar if stages.is_entry(name) and stages.units[name].role != "decode"
+        ]
+        self.prepared = {name: Prepared() for name in readers}
         """By the unit that reads prompts."""
-        return self._prepared
 
     @property
     def request(self) -> int:
@@ -199,22 +193,22 @@ class Advance:
         stays; what lies behind is read anew."""
         start, unit = response.writing.cached or 0, response.route.entry
         end = max(start, end)
-        counts = self._prepared[unit]
+        counts = self.prepared[unit]
         counts.tokens += end - start + num_lost
         counts.wasted += num_lost
         before = self._left.pop(response.session, None)
         if before is not None:
             stays = before.unit == unit and before.start <= start <= before.end
             kept = start if stays else before.start
-            self._prepared[before.unit].wasted += before.end - kept
+            self.prepared[before.unit].wasted += before.end - kept
             start = before.start if stays else start
         self._left[response.session] = _Left(unit, start, end, turn)
 
     def _count(self, left: _Left, found: int) -> None:
         """The turn found its first `found` tokens."""
         used = max(found - left.start, 0)
-        self._prepared[left.unit].used += used
-        self._prepared[left.unit].wasted += left.end - left.start - used
+        self.prepared[left.unit].used += used
+        self.prepared[left.unit].wasted += left.end - left.start - used
 
 
 def _reading(reply: ResponseRequested) -> ResponseRequested:

@@ -105,7 +105,7 @@ class Orchestrator:
     @property
     def is_sending_media(self) -> bool:
         """Are encoder outputs on their way to another process?"""
-        return self._preparation.is_sending
+        return self._preparation.media.are_under_way
 
     def advise(self, fact: TurnAdvised, now: float) -> TurnAnswer:
         """An advisory: what there is of the turn may be read ahead."""

@@ -43,7 +43,7 @@ class Preparation:
         self._sessions = sessions
         self._moves = moves
         self._outbox = outbox
-        self._media = MediaRoutes(stages)
+        self.media = MediaRoutes(stages)
 
     # -- prompts -------------------------------------------------------------------------------------
 
@@ -145,26 +145,21 @@ class Preparation:
             else:
                 self._submit_if_ready(response)
 
-    @property
-    def is_sending(self) -> bool:
-        """Are encoder outputs on their way to another process?"""
-        return self._media.are_under_way
-
     def arrived(self, unit: str, keys: tuple[int, ...]) -> None:
         """Encoder outputs reached the process of a unit."""
-        self._media.arrived(unit, keys)
+        self.media.arrived(unit, keys)
         for response in self._encoding():
             self._submit_if_ready(response)
 
     def lose(self, unit: str) -> None:
         """The unit is gone, with the encoder outputs that it made or was sent."""
-        self._outbox.orders += self._media.lose(unit)
+        self._outbox.orders += self.media.lose(unit)
 
     def drop_surplus(self) -> None:
         """Drop encoder outputs beyond the caches' sizes."""
         for name, encoder in self._stages.encoders.items():
             if surplus := encoder.surplus():
-                self._outbox.orders += self._media.drop(name, surplus)
+                self._outbox.orders += self.media.drop(name, surplus)
 
     def _want(self, response: ResponseState, keys: frozenset[int]) -> None:
         """Have these media encoded, and go on once they are. A response that has none pinned did not need its
@@ -189,10 +184,10 @@ class Preparation:
         path = response.route
         if not self._stages.encoders[path.encode].holds(response.pinned):
             return
-        order = self._media.bring(path, response.pinned)
+        order = self.media.bring(path, response.pinned)
         if order is not None:
             self._outbox.orders.append(order)
-        if not self._media.has_arrived(path, response.pinned):
+        if not self.media.has_arrived(path, response.pinned):
             return
         response.phase = Phase.ANSWERING
         entry = self._stages.ar[path.entry]
