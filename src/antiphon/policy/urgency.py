@@ -4,10 +4,9 @@ rest, by the KV that they hold and by how far they are ahead of what is heard.""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.errors import ConfigError
-from antiphon.core.facts import NO_INTS, Ints
+from antiphon.core.facts import NO_INTS, Floats, Ints, Mask
 from antiphon.core.playback import Source
 from antiphon.policy.base import (
     BEHIND,
@@ -21,7 +20,6 @@ from antiphon.policy.base import (
     URGENCIES,
     Budget,
     Hold,
-    Mask,
     StepChoice,
     StepView,
     Told,
@@ -30,8 +28,6 @@ from antiphon.policy.base import (
     is_crowded,
     is_starved,
 )
-
-Floats = NDArray[np.float64]
 
 LABELS = "U0", "U1", "U2", ""
 """As §4.1 names the classes."""

@@ -416,7 +416,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             self.name,
             self._around,
             now,
-            (self.rows, self.kv, self._held.sizes),
+            (self.rows, self.kv),
             (list(self._waiting), self._waiting.columns),
             self._could_join,
             self._held.place,

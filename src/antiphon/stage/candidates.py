@@ -19,7 +19,7 @@ from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.base import Place, StepCost, Tier
 from antiphon.stage.beside import Beside, patience_s
 from antiphon.stage.lanes import Lanes
-from antiphon.stage.requests import ArRequest, RequestSizes
+from antiphon.stage.requests import ArRequest
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.waiting import WaitingColumns
 
@@ -239,7 +239,7 @@ class ArCandidates(Candidates):
         unit: str,
         around: Surroundings,
         now: float,
-        ledgers: tuple[RowLedger, StageKv, RequestSizes],
+        ledgers: tuple[RowLedger, StageKv],
         waiting: tuple[Sequence[ArRequest], WaitingColumns],
         could_join: Callable[[Sequence[ArRequest], Mask], Mask],
         place: Callable[[ArRequest], Place],
@@ -247,7 +247,7 @@ class ArCandidates(Candidates):
     ) -> None:
         """could_join: of waiting requests and which of them have their inputs, by what is cheap to know;
         place: where the KV of one lies; reload_s: until what of it is on the host is there."""
-        self._rows, self._kv, _ = ledgers
+        self._rows, self._kv = ledgers
         self.rows_in_use = self._rows.running
         self.waiting, self._columns = waiting
         num_rows = len(self.rows_in_use)
