@@ -456,7 +456,7 @@ def test_a_policy_is_explained_with_what_its_options_mean() -> None:
         in said
     ), "all its lines"
     said = explain("liveserve")
-    assert "Equals take turns, in pipeline order.\n" in said, "not only the first line"
+    assert "nothing is more urgent.\n" in said, "not only the first line"
     assert "spare_s       0.5  (float, default .inf)  least lead with which" in said
 
 

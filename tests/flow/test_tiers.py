@@ -118,8 +118,9 @@ def test_kv_is_looked_after_at_every_decision(is_busy: bool) -> None:
         while world.node.num_in_flight < 2:
             world.turn()
     WriteEarly.take_over(world.entry)
-    fetch = says(world.entry, "fetch")
     orders = world.node.decide((), world.now).orders
-    assert fetch.views, "what is to come is asked for as well"
     assert orders
     assert all(isinstance(order, CopyBlocks) for order in orders)
+    fetch = says(world.entry, "fetch")
+    world.node.decide((), world.now)
+    assert fetch.views, "what is to come is asked for as well"

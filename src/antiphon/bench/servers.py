@@ -113,6 +113,11 @@ class Servers:
         await asyncio.gather(*(server.stop() for server in self._running.values()))
         self._running.clear()
 
+    def check(self, target: Target) -> None:
+        """Raises ConfigError for a preset without a model."""
+        if target.preset is not None and self._launch is None:
+            raise ConfigError(f"target {target.name!r} is a preset: --model says what to serve with it")
+
     @contextlib.asynccontextmanager
     async def ready(self, target: Target) -> AsyncIterator[Ready]:
         """The target, answering. Starts its server if it has none or that one has ended.
@@ -140,9 +145,8 @@ class Servers:
         return server.last_words() if server is not None and server.has_ended else None
 
     async def _start(self, target: Target) -> _Server:
-        if self._launch is None:
-            raise ConfigError(f"target {target.name!r} is a preset: --model says what to serve with it")
-        assert target.preset is not None
+        self.check(target)
+        assert self._launch is not None
         self._say(f"starting a server with preset {target.preset}")
         server = await _Server.start(target, self._launch)
         self._running[target.name] = server

@@ -205,23 +205,31 @@ async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -
     from antiphon.bench.compare import Plan
     from antiphon.bench.compared import PlayWorkload, stop_on_signals
     from antiphon.bench.servers import Launch, Servers, parse_targets
-    from antiphon.bench.target import Pace, model_of
+    from antiphon.bench.target import Pace
 
     options = asked.alike | {"serve": wire.serve, "acks": wire.acks.value}
     plan = Plan(parse_targets(asked.targets), asked.seeds, asked.name, options, asked.matters)
     pace = Pace(patience_s=asked.patience_s)
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
     launch = Launch(asked.model, words_of(wire.serve), out / "servers")
-    if not resume:
-        for target in plan.targets:
-            if target.url is not None:
-                try:
-                    await model_of(target.url, wire.api_key)
-                except ConfigError as error:
-                    raise ConfigError(f"target {target.name}: {error}") from None
     stop_on_signals()
     async with Servers(launch if asked.model else None, keep=not wire.one_at_a_time, say=say) as servers:
+        for target in plan.targets:
+            servers.check(target)
+        for target in () if resume else plan.targets:
+            await _is_there(target, wire.api_key)
         return await _run_all(plan, servers, runner, out, resume)
+
+
+async def _is_there(target: Target, api_key: str) -> None:
+    """Raises ConfigError for a server that is not."""
+    from antiphon.bench.target import model_of
+
+    if target.url is not None:
+        try:
+            await model_of(target.url, api_key)
+        except ConfigError as error:
+            raise ConfigError(f"target {target.name}: {error}") from None
 
 
 async def _run_all(plan: Plan, servers: Reachable, runner: Runner, out: Path, resume: bool) -> Comparison:
