@@ -2,8 +2,9 @@
 
     python benchmarks/liveserve_figures.py --out benchmarks/results/liveserve-figures.json
 
-Simulated, four thinkers and four talkers; Ming-Flash-Omni has two thinkers on two H200 each. Times are those
-calibrated to the paper's baseline, or the datasheet's. Ming-Flash-Omni has the datasheet's.
+Simulated, four thinkers and four talkers, but one of each in `ablation` and `reply`; Ming-Flash-Omni has two
+thinkers on two H200 each. Times are those calibrated to the paper's baseline, or the datasheet's.
+Ming-Flash-Omni has the datasheet's.
 
 distribution  Figure 11, left: the first audio of ShareGPT's turns at c = 8, all turns of all seeds
 reply         Figure 15, right: one reply of a minute, how much of it each stage has made, and what is heard
@@ -13,7 +14,8 @@ short         the datasheet's times with short memory, links of 8 and 51 GB/s. `
               eviction-index.json
 ming          Figure 10, bottom left: Ming-Flash-Omni answers ShareGPT's turns
 
-`effective_rps` counts replies that are completed, or cut by their listener, without a gap of 100 ms.
+`effective_rps` counts replies that are completed, or cut by their listener, without a gap of 100 ms;
+`evictions` how often KV left the devices in a run.
 Runs are paired by seed, two seeds each. Those that --work has are not run again. The result is kept after
 each part. About 20 minutes of a core.
 """
