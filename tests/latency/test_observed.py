@@ -184,16 +184,16 @@ def test_prompts_of_one_size_do_not_tell_that_longer_ones_take_as_long(chunk: in
     assert steps < 60
 
 
-def alike(model: ObservedSteps, longer_s: float) -> int:
+def alike(model: ObservedSteps, longer_s: float, num_steps: int = 72) -> int:
     """Short pieces of a long prompt beside a reply, on a machine that gets busier as the reply grows. One of
     100 tokens came before them, and took so long. Where the next one starts."""
     model.ordered(step(0, ints([100, 1]), ints([3500, 229])))
     model.reported(0, longer_s)
-    for number in range(1, 72):
+    for number in range(1, num_steps):
         reply = 230 + number
         model.ordered(step(number, ints([6, 1]), ints([3600 + 6 * number, reply])))
         model.reported(number, 0.2 * reply / 260)
-    return 4032
+    return 3600 + 6 * num_steps
 
 
 def test_a_longer_reply_than_those_reported_lets_no_prompt_take_as_long_as_it_is_said_to() -> None:
@@ -206,22 +206,34 @@ def test_a_longer_reply_than_those_reported_lets_no_prompt_take_as_long_as_it_is
     assert granted[0] < 64, "a prompt grows beyond what was reported, but not as if the rows took seconds"
 
 
-def test_prompts_after_a_surprise_are_cut_before_the_next_fit() -> None:
+def surprised(number: int) -> tuple[ObservedSteps, Ints, Ints]:
+    """The step of this number took much longer than was said. What it granted to a prompt, and what is granted
+    next."""
     model = ObservedSteps(is_decoder=True)
-    asked = ints([1024, 1]), ints([alike(model, 0.25), 302])
+    asked = ints([1024, 1]), ints([alike(model, 0.25, number), 302])
     first = model.within(*asked, 0.3)
     assert first is not None
-    model.ordered(step(72, first, asked[1]))
-    model.reported(72, 0.2 + 0.02 * int(first[0]))
+    model.ordered(step(number, first, asked[1]))
+    model.reported(number, 0.2 + 0.02 * int(first[0]))
     again = model.within(*asked, 0.3)
     assert again is not None
+    return model, first, again
+
+
+@pytest.mark.parametrize("number", [72, 79], ids=["between two fits", "the last before a fit"])
+def test_prompts_after_a_surprise_are_cut_at_once(number: int) -> None:
+    _, first, again = surprised(number)
     assert first[0] > 60
     assert 0.2 + 0.02 * int(again[0]) < 0.4, "the fit alone would grant as much again"
-    model.ordered(step(73, again, asked[1]))
-    model.reported(73, model.seconds(again, asked[1]))
-    after = model.within(*asked, 0.3)
+
+
+def test_one_surprise_between_two_fits_has_no_lasting_effect() -> None:
+    model, _, again = surprised(72)
+    model.ordered(step(73, again, ints([4032, 302])))
+    model.reported(73, 0.23)
+    after = model.within(ints([1024, 1]), ints([4032, 303]), 0.3)
     assert after is not None
-    assert after[0] > 2 * again[0], "one slow step has no lasting effect"
+    assert after[0] > 2 * again[0]
 
 
 def test_what_is_said_does_not_depend_on_when_it_is_asked() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan, nan
 from operator import mul
 from statistics import median
@@ -50,8 +50,7 @@ Columns = tuple[float, ...]
 @dataclass(slots=True)
 class _Report:
     """A step that was reported. Its columns are worked out once they are needed. told: tokens of prompts;
-    prompt_tokens: of rows of more than one, and those that are told once more; num_read: what its rows read
-    of the KV, themselves included."""
+    prompt_tokens: of rows of more than one, and those that are told once more."""
 
     index: int
     counts: Ints
@@ -59,10 +58,28 @@ class _Report:
     seconds: float
     told: int
     prompt_tokens: int
-    num_rows: int
-    num_tokens: int
-    num_read: int
     columns: Columns | None = None
+
+
+class _Work:
+    """What steps that were reported had to do, and how long it took: the newest of each kind."""
+
+    def __init__(self) -> None:
+        self._table = np.full((2, WINDOW + EVERY, 4), inf)
+        """By kind: seconds, rows, tokens, and what the rows read of the KV, themselves included."""
+        self._counts = [0, 0]
+
+    def add(self, kind: bool, counts: Ints, contexts: Ints, seconds: float) -> None:
+        at = self._counts[kind] % self._table.shape[1]
+        self._table[int(kind), at] = seconds, *_work(counts, contexts)
+        self._counts[kind] += 1
+
+    def most_s(self, counts: Ints, contexts: Ints) -> float:
+        """What a step takes at most by what one took that had as much to do: more rows, tokens, or KV to read
+        take at most that many times longer. inf: none was reported."""
+        seconds, done = self._table[..., 0], self._table[..., 1:]
+        times = np.maximum((np.array(_work(counts, contexts)) / done).max(-1), 1.0)
+        return float((seconds * times).min())
 
 
 class ObservedSteps:
@@ -88,8 +105,9 @@ class ObservedSteps:
         self._known: frozenset[bool] = frozenset()
         """Kinds of which the last fit had enough."""
         self._figures: Sequence[float] = ()
-        self._extra_s = 0.0
-        """Of each token of prompts beyond what the fit says, where the newest such step was a surprise."""
+        self._work = _Work()
+        self._newest: _Report | None = None
+        """Of steps with prompts; its counts and contexts stay."""
 
     def ordered(self, step: Step) -> None:
         self._under_way[step.step] = step, self._told(step) if isinstance(step, ArStep) else 0
@@ -104,11 +122,11 @@ class ObservedSteps:
             return
         is_prefill = self._is_prefill(counts)
         tokens = told + (int(counts[counts > 1].sum()) if is_prefill else 0)
+        report = _Report(self._num_reports, counts, contexts, seconds, told, tokens)
         if is_prefill:
-            self._extra_s = self._surprise_s(counts, contexts, told, seconds) / tokens
-        num_tokens = int(counts.sum())
-        work = tokens, len(counts), num_tokens, num_tokens + int(contexts.sum())
-        self._reports[is_prefill].append(_Report(self._num_reports, counts, contexts, seconds, told, *work))
+            self._newest = replace(report)
+        self._reports[is_prefill].append(report)
+        self._work.add(is_prefill, counts, contexts, seconds)
         self._num_reports += 1
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
@@ -122,10 +140,11 @@ class ObservedSteps:
     def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
         """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that
         had many, half of the most at least, or in one since that had fewer and took less for each. Whatever
-        either says, prompts grow by `GROWTH` from what was
-        reported, and no token of theirs takes less than its share of the quickest step that was. Rows alone,
-        or with the least of a prompt, take no longer than reported steps bound: a fit of rows that were all
-        alike cannot tell what they read from what a step costs, and would let prompts take as long."""
+        either says, prompts grow by `GROWTH` from what was reported, and no token of theirs takes less than
+        its share of the quickest step that was. Rows alone, or with the least of a prompt, take no longer
+        than reported steps bound: a fit of rows that were all alike cannot tell what they read from what a
+        step costs, and would let prompts take as long. Where the newest step with prompts took longer than is
+        said by then, a token of theirs takes so much more."""
         if not self._is_decoder or not (counts > 1).any():
             return counts
         self._fit()
@@ -137,12 +156,8 @@ class ObservedSteps:
             each_s = one.seconds / one.prompt_tokens
             quickest_s = min(quickest_s, each_s)
             newest_s = each_s if 2 * one.prompt_tokens >= longest else min(newest_s, each_s)
-        first = int((counts > 1).argmax())
-        ones = counts == 1
-        alone = np.where(ones, counts, 0)
-        least = alone.copy()
-        least[first] = min(int(counts[first]), LEAST_TOKENS)
-        excess_s = self._excess_s(alone, contexts), self._excess_s(least, contexts)
+        excess_s = self._excess_s(_alone(counts), contexts), self._excess_s(_least(counts), contexts)
+        extra_s = self._surprise_s()
 
         def step_s(one: ArFeatures) -> float:
             tokens = one.num_tokens - one.decode_rows + _num_told(one)
@@ -151,33 +166,31 @@ class ObservedSteps:
             fitted_s = self._decoder_s(one)
             if isnan(fitted_s):
                 return tokens * newest_s
-            fitted_s += self._extra_s * max(tokens - LEAST_TOKENS, 0) - excess_s[one.prefill_rows > 0]
+            fitted_s += extra_s * max(tokens - LEAST_TOKENS, 0) - excess_s[one.prefill_rows > 0]
             return max(fitted_s, tokens * quickest_s)
 
         return within(step_s, counts, contexts, seconds, told)
 
     def _excess_s(self, counts: Ints, contexts: Ints) -> float:
-        """How much longer the fit has a step take than what was reported of others allows: more rows, tokens,
-        or KV to read take at most that many times longer."""
+        """How much longer the fit has a step take than what was reported of others allows."""
         runs = counts > 0
         counts, contexts = counts[runs], contexts[runs]
         if not len(counts) or not self._figures:
             return 0.0
-        rows, tokens, read = len(counts), int(counts.sum()), int(counts.sum() + contexts.sum())
-        quickest_s = min(
-            one.seconds * max(1.0, rows / one.num_rows, tokens / one.num_tokens, read / one.num_read)
-            for reports in self._reports.values()
-            for one in reports
-        )
-        return max(self._said(_decoder(row_features(counts, contexts))) - SLACK * quickest_s, 0.0)
+        said_s = self._said(_decoder(row_features(counts, contexts)))
+        return max(said_s - SLACK * self._work.most_s(counts, contexts), 0.0)
 
-    def _surprise_s(self, counts: Ints, contexts: Ints, told: int, seconds: float) -> float:
-        """How much longer a step took than the fit says; 0: about as long, or no fit."""
-        said_s = self.seconds(counts, contexts)
-        if isnan(said_s):
+    def _surprise_s(self) -> float:
+        """How much longer each token of prompts took in the newest such step than is said; 0: about as long,
+        or no fit."""
+        newest = self._newest
+        if newest is None or True not in self._known:
             return 0.0
-        said_s += told * self._told_s
-        return seconds - said_s if seconds > SURPRISE * said_s else 0.0
+        counts, contexts = newest.counts, newest.contexts
+        said_s = self._said(_decoder(row_features(counts, contexts))) + newest.told * self._told_s
+        said_s -= self._excess_s(_least(counts), contexts)
+        is_surprise = newest.seconds > SURPRISE * said_s
+        return (newest.seconds - said_s) / newest.prompt_tokens if is_surprise else 0.0
 
     def _decoder_s(self, features: ArFeatures) -> float:
         if (features.prefill_rows > 0) not in self._known:
@@ -225,7 +238,6 @@ class ObservedSteps:
         if end == self._end:
             return
         self._end = end
-        self._extra_s = 0.0
         kinds = {is_prefill: self._used(is_prefill) for is_prefill in self._reports}
         self._known = frozenset(kind for kind, reports in kinds.items() if len(reports) >= FEWEST)
         used = [one for reports in kinds.values() for one in reports]
@@ -262,6 +274,24 @@ class ObservedCopies:
         """Of a copy of so many blocks; nan: not known yet."""
         window = self._seconds.get((unit, group, to), ())
         return median(window) * num_blocks if len(window) >= FEWEST_COPIES else nan
+
+
+def _alone(counts: Ints) -> Ints:
+    """Of a step the rows without a prompt."""
+    return np.where(counts == 1, counts, 0)
+
+
+def _least(counts: Ints) -> Ints:
+    """The same with the least of the first prompt."""
+    least, first = _alone(counts), int((counts > 1).argmax())
+    least[first] = min(int(counts[first]), LEAST_TOKENS)
+    return least
+
+
+def _work(counts: Ints, contexts: Ints) -> tuple[int, int, int]:
+    """Rows, tokens, and what the rows read of the KV, themselves included."""
+    tokens = int(counts.sum())
+    return len(counts), tokens, tokens + int(contexts.sum())
 
 
 def _decoder(one: ArFeatures) -> Columns:
