@@ -115,6 +115,15 @@ def test_while_nothing_is_on_the_host_the_fetch_policy_is_not_asked() -> None:
     assert len(policy.views) == 1
 
 
+def test_a_request_that_could_join_has_the_fetch_policy_asked() -> None:
+    """A policy may wait for what it hears then before it has a preempted request go on."""
+    stage = three_resting()
+    policy = says(stage, "fetch")
+    stage.submit(request(1, 5, first=100))
+    stage.tend(1.0)
+    assert policy.views
+
+
 def test_only_the_evict_policy_is_asked_in_a_stage_without_a_host() -> None:
     stage = scheduler()
     policy = Says()

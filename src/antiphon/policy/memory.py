@@ -228,7 +228,7 @@ class FetchPolicy(Protocol):
 
     What a request waits for (`view.waiting`) is brought at once; what of it is not selected, the request
     computes. What no request waits for is brought in chunks: the next one follows as
-    long as it is selected.
+    long as it is selected. It is not asked while no request could join and nothing is on the host.
 
     A policy that brings KV for turns that are announced (`TurnAdvised`) has an attribute `prepares`, True:
     clients are told.

@@ -149,8 +149,9 @@ class Fetches:
         """What a request waits for comes only if the request would fit beside `apart` blocks and the others
         that wait: otherwise their KV, and that of rows, would chase each other from the device. What is there
         of the KV of those before it in the queue, all of it or a part that does not fit now, stays, unless
-        the policy has what it selects go first. While nothing is on the host it is not asked."""
-        if not (self._host.num_used or self._known.waiting or self.coming):
+        the policy has what it selects go first. While no request could join and nothing is on the host, it is
+        not asked."""
+        if not (queue or self._host.num_used or self._known.waiting or self.coming):
             return
         self._num_rows_want = self._kv.num_promised + apart
         wanted = {one.owner: one for one in queue if self._is_on_host(one)}
