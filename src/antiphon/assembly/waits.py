@@ -65,6 +65,8 @@ class Waits:
         """By unit: which other one its device preferred to it, and why."""
         self._tried: set[str] = set()
         """Units whose turn it was on their devices in this call."""
+        self._answered: set[str] = set()
+        """Units whose step policies were asked in this call."""
         self._of_kv: dict[tuple[str, str, str], str] = {}
         """Reasons by decision, tier and unit."""
         self._flights: dict[tuple[str, int], frozenset[int]] = {}
@@ -88,6 +90,7 @@ class Waits:
                 keeps = dict(zip(preempted, kept, strict=True))
                 ready, chosen = _requests(view, view.could_run), _requests(view, answer.order)
                 self._asked[unit] = _Asked(answer.reason, ready, chosen, keeps)
+                self._answered.add(unit)
             case Hold():
                 self._held[unit] = answer.reason, _requests(view, answer.held)
                 self._spared[unit] = answer.reason, _requests(view, answer.spared)
@@ -96,16 +99,29 @@ class Waits:
                 self._tried.add(first)
                 before = f"{first} goes first: {answer.reason}" if answer.reason else ""
                 self._before.update({head.unit: before for head in view if head.unit != first})
+                for head in view:
+                    self._unasked(head.unit)
             case _ if decision in ("evict", "write", "fetch"):
                 self._of_kv[decision, view.tier, unit] = answer.reason
             case _:
                 pass  # among replicas, or who is admitted: its end tells that
+
+    def _unasked(self, unit: str) -> None:
+        """It has work, and a device chose before its policies were asked: what they said in another call is
+        not why a request waits now."""
+        if unit in self._answered:
+            return
+        self._held.pop(unit, None)
+        self._spared.pop(unit, None)
+        if unit in self._asked:
+            self._asked[unit].is_tried = False
 
     def planned(self, orders: Iterable[Order], stages: Stages) -> None:
         """The call is over, and ordered this."""
         for unit in self._tried & self._asked.keys():
             self._asked[unit].is_tried = True
         self._tried.clear()
+        self._answered.clear()
         for step in orders:
             match step:
                 case ArStep():
