@@ -21,6 +21,9 @@ from antiphon.core.sampling import Sampling
         ("top_p", 1.01),
         ("top_p", math.nan),
         ("top_k", -1),
+        ("top_k", 1 << 63),
+        ("min_tokens", -1),
+        ("min_tokens", 1 << 63),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", math.nan),
         ("repetition_penalty", math.inf),
@@ -40,3 +43,12 @@ def test_refused(field: str, value: Any) -> None:
 )
 def test_allowed(field: str, value: Any) -> None:
     assert getattr(Sampling(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "drawn"),
+    [("temperature", 1e-40, 0.0), ("temperature", 1e-5, 1e-5), ("top_p", 1e-46, 1e-6), ("top_p", 1e-6, 1e-6)],
+)
+def test_what_fp32_cannot_tell_from_the_likeliest_is_it(field: str, value: float, drawn: float) -> None:
+    """A logit over 1e-40 is infinite."""
+    assert getattr(Sampling(**{field: value}), field) == drawn

@@ -49,6 +49,8 @@ def test_every_row_draws_what_the_operators_draw(data: st.DataObject) -> None:
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32), "logits"))
     spread = data.draw(st.sampled_from([0.1, 1.0, 8.0]), "spread")
     logits = torch.randn(len(params), vocab, generator=generator) * spread
+    if data.draw(st.booleans(), "equals"):
+        logits = logits.bfloat16().float()
     position, codebook = data.draw(st.integers(0, 10**6)), data.draw(st.integers(0, 15))
     expected = by_operators(params, logits.clone(), position, codebook)
     assert drawn(params, logits, position, codebook).tolist() == expected.tolist()

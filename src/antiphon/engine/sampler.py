@@ -274,7 +274,7 @@ class Draw:
         if self._cuts is None:
             return _likeliest
         if self._compiled is not None:
-            return partial(self._drawn_compiled, self._compiled, positions)
+            return partial(self._drawn_compiled, self._compiled, np.ascontiguousarray(positions, np.int64))
         return partial(self._drawn, upload(positions[self._hot], self._device))
 
     def _drawn_compiled(
@@ -313,7 +313,7 @@ class Cuts:
         logits = logits / self._temperature
         if self._top_k is None and self._top_p is None:
             return logits
-        ordered, order = logits.sort(-1, descending=True)
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         if self._top_k is not None:
             ordered = ordered.masked_fill(ordered < self._kth(ordered, self._top_k), -torch.inf)
         if self._top_p is not None:

@@ -118,7 +118,7 @@ def likeliest_until(
     values = np.empty(len(columns), np.float32)
     for i in range(len(columns)):
         values[i] = -logits[columns[i]] / temperature
-    order = np.argsort(values)
+    order = np.argsort(values, kind="mergesort")  # of equals the first
     before = 0.0
     for i in range(len(order)):
         if i and before >= share:
@@ -211,10 +211,11 @@ class CompiledDraw:
     def __call__(self, logits: Tensor, positions: Ints, codebook: int) -> Tensor:
         """logits fp32 [n, vocab] of rows that have drawn `positions` int64 [n] times -> ids int64 [n]."""
         job, logits = self._job, logits.contiguous()
+        assert len(logits) == len(positions) == job.rows, "a row of logits and a position for each"
         ids = torch.empty(len(logits), dtype=torch.int64)
         job.logits, job.positions, job.ids = logits.data_ptr(), positions.ctypes.data, ids.data_ptr()
         job.width, job.codebook = logits.shape[1], codebook
-        is_short = logits.numel() < ALONE_NUMEL
-        job.share = job.rows if is_short else 1
-        self._loop.run(job, 1 if is_short else torch.get_num_threads())
+        is_alone = job.rows == 1 or logits.numel() < ALONE_NUMEL
+        job.share = job.rows if is_alone else 1
+        self._loop.run(job, 1 if is_alone else torch.get_num_threads())
         return ids

@@ -21,10 +21,12 @@ UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
 
 @cache
 def kernels_folder() -> str:
-    """Of these sources (all of `nn/cpu`) on this kind of CPU: below NUMBA_CACHE_DIR, or the user's cache.
+    """Of these sources (all of `nn/cpu`, and `nn/noise.py`, whose numbers are in one of the kernels) on this
+    kind of CPU: below NUMBA_CACHE_DIR, or the user's cache.
     Empty: nothing is kept, since there is no place that is ours alone.
     """
-    paths = Path(__file__).parent.rglob("*.py")
+    wing = Path(__file__).parent
+    paths = *wing.rglob("*.py"), wing.parent / "noise.py"
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     chosen = os.environ.get("NUMBA_CACHE_DIR") or os.path.join(user, "antiphon", "kernels")
     folder = folder_of(paths, Path(chosen), " ".join(kind_of_cpu())) if os.path.isabs(chosen) else None
