@@ -28,7 +28,7 @@ class MostUrgent:
             raise ConfigError(f"spare_s is {spare_s}; it must be above 0")
         self._spare_s = spare_s
         self.events = {"others_yield": 0, "urgency_unknown": 0}
-        """others_yield: other stages with work, each time one whose reply would run dry goes first."""
+        """others_yield: other stages with work, each time that one is chosen whose reply would run dry."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
