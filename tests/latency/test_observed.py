@@ -207,8 +207,7 @@ def test_a_longer_reply_than_those_reported_lets_no_prompt_take_as_long_as_it_is
 
 
 def surprised(number: int) -> tuple[ObservedSteps, Ints, Ints]:
-    """The step of this number took much longer than was said. What it granted to a prompt, and what is granted
-    next."""
+    """The step of this number took much longer than was said. What was granted for it, and what is next."""
     model = ObservedSteps(is_decoder=True)
     asked = ints([1024, 1]), ints([alike(model, 0.25, number), 302])
     first = model.within(*asked, 0.3)
