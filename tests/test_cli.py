@@ -96,6 +96,8 @@ def test_a_peer_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -
     assert said.exit_code == 1
     words = " ".join(said.output.split())
     assert "target first: http://127.0.0.1:9/v1/models names no model" in words
+    assert "Check the URL, and that a server runs there" in words
+    assert "--model" not in words, "there it is what presets are served with"
     assert "warming up" not in words
     assert not out.exists()
 

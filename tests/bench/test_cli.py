@@ -69,7 +69,8 @@ def test_mistakes(url: str, log: Path, tmp_path: Path) -> None:
         "not both": ["--url", url, "--rate", "1", "--concurrency", "1"],
         "give one": ["--url", url, "--max-concurrency", "1", "--concurrency", "1"],
         "give --rate as well": ["--url", url, "--max-concurrency", "1"],
-        "names no model": ["--url", "http://127.0.0.1:9"],
+        "a server runs there, or name a model with --model": ["--url", "http://127.0.0.1:9"],
+        "'http://127.0.0.1:80O0' is not http(s)://host": ["--url", "http://127.0.0.1:80O0"],
         "does not exist": ["--url", url, "--model", "other", "--log", str(tmp_path / "x.jsonl")],
         "cannot read": ["summarize", str(tmp_path / "absent")],
     }

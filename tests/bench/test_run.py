@@ -171,6 +171,24 @@ async def test_a_server_that_is_loading_says_so(monkeypatch: pytest.MonkeyPatch)
         await model_of("http://127.0.0.1:1")
 
 
+async def test_what_does_not_speak_http_is_told_in_words() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-OpenSSH_9.9\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"no HTTP answer, .*SSH-2.*Check the URL, .* there, or wait$"):
+            await model_of(url, advice=", or wait")
+
+
+@pytest.mark.parametrize("url", ["http://host:80O0", "http://[::1", "http://:8000", "ftp://host", "host"])
+async def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not http"):
+        await model_of(url)
+
+
 async def test_who_is_refused_comes_again(tmp_path: Path) -> None:
     async with FakeServer(Manner(reply_s=0.1, num_refusals=3)) as server:
         events = await play(tmp_path, server, people(), Pace(concurrency=1, num_sessions=1))

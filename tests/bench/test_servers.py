@@ -30,6 +30,9 @@ def test_targets() -> None:
     [
         (["nonesuch", "baseline"], "is no URL, and as a preset: no preset 'nonesuch'. There are baseline"),
         (["ftp://host", "baseline"], "http(s)"),
+        (["a=http://localhost:80O0", "baseline"], "target 'http://localhost:80O0': a server's URL is"),
+        (["http://[::1", "baseline"], "target 'http://[::1': a server's URL is"),
+        (["http://:8000", "baseline"], "target 'http://:8000': a server's URL is"),
         (["a/b=http://host", "baseline"], "a name is letters"),
         (["baseline"], "two targets or more"),
         (["a=http://x", "a=http://y"], "have one name"),

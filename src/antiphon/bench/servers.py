@@ -18,11 +18,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from antiphon.assembly.preset import preset_label, read_preset
+from antiphon.bench.target import server_parts
 from antiphon.core.errors import AntiphonError, ConfigError
 
 READY = re.compile(r"is ready: open (https?://[^/\s]+)")
@@ -70,7 +70,12 @@ def parse_target(text: str) -> Target:
     elif not re.fullmatch(r"[\w.-]+", name):
         raise ConfigError(f"target {text!r}: a name is letters, digits, '.', '-' and '_'")
     if "://" in what:
-        return Target(name or re.sub(r"[^\w.-]+", "-", urlsplit(what).netloc), url=_checked(what))
+        parts = server_parts(what)
+        if parts is None:
+            raise ConfigError(
+                f"target {what!r}: a server's URL is http(s):// or ws(s)://, a host, and a port if it has one"
+            )
+        return Target(name or re.sub(r"[^\w.-]+", "-", parts.netloc), url=what.rstrip("/"))
     try:
         read_preset(what)
     except ConfigError as error:
@@ -215,10 +220,3 @@ class _Server:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             await self._process.wait()
-
-
-def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc:
-        raise ConfigError(f"target {url!r}: a server's URL is http(s):// or ws(s):// and a host")
-    return url.rstrip("/")

@@ -7,13 +7,17 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import SplitResult, quote_plus, urlsplit
 
 from antiphon.core.errors import ConfigError
 
 TIMEOUT_S = 5.0
+MAX_SHOWN_CHARS = 200
+SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+"""Of a server's URL; each with that of its plain HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,25 @@ class Pace:
 
 def root(url: str) -> str:
     """Raises ConfigError for what is not an http or ws URL."""
-    parts = urlsplit(url)
-    schemes = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
-    if parts.scheme not in schemes or not parts.netloc:
+    parts = server_parts(url)
+    if parts is None:
         raise ConfigError(f"url: {url!r} is not http(s)://host:port")
     path = parts.path.rstrip("/").removesuffix("/realtime").removesuffix("/v1")
-    return f"{schemes[parts.scheme]}://{parts.netloc}{path}"
+    return f"{SCHEMES[parts.scheme]}://{parts.netloc}{path}"
 
 
-async def model_of(url: str, api_key: str = "") -> str:
-    """The first model that the server lists. Raises ConfigError."""
+def server_parts(url: str) -> SplitResult | None:
+    """The parts of a server's URL; None for what is not an http or ws URL with a host and, if any, a port."""
+    try:
+        parts = urlsplit(url)
+        has_address = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or brackets around what is no address
+        return None
+    return parts if parts.scheme in SCHEMES and has_address else None
+
+
+async def model_of(url: str, api_key: str = "", advice: str = "") -> str:
+    """The first model that the server lists. Raises ConfigError; `advice` says what else the user can do."""
     where = f"{root(url)}/v1/models"
     try:
         models = json.loads(await asyncio.to_thread(get, where, api_key))["data"]
@@ -85,11 +98,16 @@ async def model_of(url: str, api_key: str = "") -> str:
             )
         return str(models[0]["id"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"{where} names no model: {error}. Is a server there? Else give --model") from error
+        raise ConfigError(
+            f"{where} names no model: {error}. Check the URL, and that a server runs there{advice}"
+        ) from error
 
 
 def get(url: str, api_key: str = "") -> bytes:
-    """Body of a GET, blocking. Raises OSError (HTTP errors included)."""
+    """Body of a GET, blocking. Raises OSError, also for HTTP errors and for an answer that is not HTTP."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        return answer.read()
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            return answer.read()
+    except HTTPException as error:
+        raise OSError(f"no HTTP answer, {error!r:.{MAX_SHOWN_CHARS}}") from error

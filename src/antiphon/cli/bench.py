@@ -89,7 +89,7 @@ def bench(
 
     try:
         played = workload_of(workload, load.changes)
-        name = model or asyncio.run(model_of(url, api_key))
+        name = model or asyncio.run(model_of(url, api_key, ", or name a model with --model"))
         target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
         path = log or _unused(f"bench-{target.label}-{seed}", force)
         reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))

@@ -216,13 +216,14 @@ async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -
     async with Servers(launch if asked.model else None, keep=not wire.one_at_a_time, say=say) as servers:
         for target in plan.targets:
             servers.check(target)
-        for target in () if resume else plan.targets:
-            await _is_there(target, wire.api_key)
+        if not resume:
+            for target in plan.targets:
+                await check_reachable(target, wire.api_key)
         return await _run_all(plan, servers, runner, out, resume)
 
 
-async def _is_there(target: Target, api_key: str) -> None:
-    """Raises ConfigError for a server that is not."""
+async def check_reachable(target: Target, api_key: str) -> None:
+    """Raises ConfigError unless the target's server answers and lists a model. A preset has none yet."""
     from antiphon.bench.target import model_of
 
     if target.url is not None:
