@@ -61,11 +61,13 @@ def test_a_model_without_a_voice_replies_in_text_and_refuses_to_speak() -> None:
     error = driver.error("response.create", response={"output_modalities": ["audio"]})
     assert (error["type"], error["param"]) == ("invalid_request_error", "response.output_modalities")
     assert "test-omni has no voice" in error["message"]
-    update = {"type": "realtime", "output_modalities": ["audio"]}
-    assert driver.error("session.update", session=update)["param"] == "session.output_modalities"
-    update["output_modalities"] = None
-    (updated,) = driver.send("session.update", session=update)
-    assert updated["session"]["output_modalities"] == ["text"]
+    for modalities in (["audio"], None):  # stock clients send the first unasked
+        update = {"type": "realtime", "output_modalities": modalities, "instructions": f"Be {modalities}."}
+        (updated,) = driver.send("session.update", session=update)
+        assert updated["session"]["output_modalities"] == ["text"]
+        assert updated["session"]["instructions"] == update["instructions"]
+    both = {"type": "realtime", "output_modalities": ["text", "audio"]}
+    assert driver.error("session.update", session=both)["param"] == "session.output_modalities"
     response = driver.ask()
     assert driver.request.speech is False
     driver.tokens(response, "hey")

@@ -199,6 +199,8 @@ def _picked(value: V | UnsetType | None, current: V, on_null: V) -> V:
 
 
 def _speech(modalities: list[str] | UnsetType | None, info: ModelInfo, at: str) -> bool | UnsetType | None:
+    """Whether replies are spoken: never those of a model without a voice. Unset and null are returned as they
+    are. Raises ProtocolError for any other modalities."""
     if modalities is None or isinstance(modalities, UnsetType):
         return modalities
     if modalities not in (["audio"], ["text"]):
@@ -207,13 +209,7 @@ def _speech(modalities: list[str] | UnsetType | None, info: ModelInfo, at: str) 
             f" got {shown(modalities)}.",
             param=f"{at}.output_modalities",
         )
-    speech = modalities == ["audio"]
-    if speech and not info.voices:
-        raise ProtocolError(
-            f"The model {info.name} has no voice: output_modalities is ['text'], or left out.",
-            param=f"{at}.output_modalities",
-        )
-    return speech
+    return modalities == ["audio"] and bool(info.voices)
 
 
 def _instructions(text: str | UnsetType | None, scope: Scope, at: str) -> str | UnsetType | None:

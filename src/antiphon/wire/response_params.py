@@ -46,6 +46,11 @@ def read_response(
             f"conversation is 'auto' or 'none'; got {shown(params.conversation)}.",
             param="response.conversation",
         )
+    if params.output_modalities == ["audio"] and not scope.info.voices:
+        raise ProtocolError(
+            f"The model {scope.info.name} has no voice: output_modalities is ['text'], or left out.",
+            param="response.output_modalities",
+        )
     config = overridden(session, params, scope, session, "response")
     check_required(config.tool_choice, config.tools, "response.tool_choice")
     output = params.audio.output if params.audio else None
