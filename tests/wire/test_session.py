@@ -79,8 +79,10 @@ def test_a_model_that_does_not_hear_refuses_sound_as_it_comes() -> None:
     """A recording in its conversation would make every later reply fail."""
     driver = Driver(info=msgspec.structs.replace(INFO, inputs=()))
     error = driver.error("input_audio_buffer.append", audio=pcm(0.5))
-    assert (error["type"], error["param"]) == ("invalid_request_error", "type")
-    assert error["message"] == "The model test-omni takes text: leave audio out."
+    assert (error["type"], error["param"]) == ("invalid_request_error", None)
+    assert error["message"] == "The model test-omni does not hear: send text."
+    for _ in range(50):
+        assert driver.send("input_audio_buffer.append", audio=pcm(0.02)) == [], "it is told once"
     assert driver.error("input_audio_buffer.commit")["code"] == "input_audio_buffer_commit_empty"
     assert not driver.facts_of(ItemAdded)
 

@@ -53,7 +53,6 @@ from antiphon.wire.config import Scope, SessionConfig, session_object, updated
 from antiphon.wire.content import ItemReader
 from antiphon.wire.effects import Effect, Payload, ServerEvent, Step, ToEngine
 from antiphon.wire.errors import error_object
-from antiphon.wire.inputs import check_taken
 from antiphon.wire.items import Items
 from antiphon.wire.limits import Limits, check
 from antiphon.wire.listener import (
@@ -123,6 +122,8 @@ class RealtimeSession:
         """What the engine was told before the first turn."""
         self._owes_reply = False
         """A turn ended while a reply was still on its way out: the next follows it."""
+        self._has_refused_sound = False
+        """Of a model that does not hear: the client was told so."""
         self._postpones = postpones
         self._rest: Callable[[], list[Effect]] | None = None
 
@@ -274,11 +275,20 @@ class RealtimeSession:
                 return [self._advise(event, now)]
 
     def _append(self, audio: bytes, now: float) -> list[Step]:
-        check_taken("audio", self._shared.scope.info)
+        info = self._shared.scope.info
+        if "audio" not in info.inputs:
+            return self._refuse_sound(info.name)
         check("max_append_bytes", self.limits.max_append_bytes, len(audio))
         pcm16 = self._input_audio.pcm16(audio, self._shared.config.input_format)
         reply_is_heard = self._interrupts and self._responses.is_heard(now)
         return self._all_noticed(self._listener.append(pcm16, reply_is_heard), now)
+
+    def _refuse_sound(self, model: str) -> list[Step]:
+        """The sound is dropped. Raises ProtocolError once a session: microphones append 50 times a second."""
+        if self._has_refused_sound:
+            return []
+        self._has_refused_sound = True
+        raise ProtocolError(f"The model {model} does not hear: send text.")
 
     def _update(self, patch: SessionPatch, now: float) -> list[Step]:
         self._shared.config = updated(self._shared.config, patch, self._shared.scope)
