@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 
@@ -14,6 +15,9 @@ import soundfile
 
 from antiphon.core.conversation import AudioPart, TextPart
 from antiphon.core.facts import ResponseRequested, SessionClosed
+from antiphon.core.plans import AudioOut
+from antiphon.server.settings import ServerSettings
+from antiphon.server.speech import EVENT_BYTES
 from server.asking import asked, wav
 from server.conftest import Running, eventually, running
 from server.fake_engine import INFO, FakeEngine, Script
@@ -42,6 +46,7 @@ async def test_a_text_is_read_aloud(served: Running, name: str, media_type: str)
     if name == "pcm":
         samples = np.frombuffer(answer.content, "<i2") / 32767
     elif name == "flac":
+        assert answer.response.headers["Content-Length"] == str(len(answer.content))
         samples, rate = soundfile.read(io.BytesIO(answer.content))
         assert (rate, len(samples)) == (24_000, round(24_000 * Script().audio_s))
     else:
@@ -132,6 +137,60 @@ async def test_speech_that_fails_before_it_begins_is_an_error_and_later_breaks_o
         failed.audio_s = 0.4
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post("/v1/audio/speech", json={"input": "a", "response_format": "wav"})
+
+
+class Noisy(FakeEngine):
+    """Its sound hardly becomes less when it is encoded."""
+
+    def _tone(self, asked: ResponseRequested, at_s: float, length_s: float) -> AudioOut:
+        noise = np.random.default_rng(round(1000 * at_s)).uniform(-0.5, 0.5, round(24_000 * length_s))
+        return AudioOut(asked.session, asked.response, noise.astype("<f4").tobytes())
+
+
+FLAC = {"input": "a", "response_format": "flac"}
+
+
+async def test_a_flac_in_events_is_one_file_that_is_cut() -> None:
+    async with (
+        running(engine=Noisy(Script("a", audio_s=2.0))) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        answer = await client.post("/v1/audio/speech", json={**FLAC, "stream_format": "sse"})
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        await eventually(lambda: bool(served.engine.of(SessionClosed)))
+    *deltas, done = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line]
+    pieces = [base64.b64decode(event["audio"]) for event in deltas]
+    assert [len(piece) for piece in pieces[:-1]] == [EVENT_BYTES]
+    assert 0 < len(pieces[-1]) <= EVENT_BYTES
+    samples, rate = soundfile.read(io.BytesIO(b"".join(pieces)))
+    assert (rate, len(samples)) == (24_000, 48_000)
+    assert (done["type"], done["usage"]["total_tokens"]) == ("speech.audio.done", 31)
+
+
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+async def test_a_flac_that_fails_in_the_middle_is_an_error_with_a_status(stream_format: str) -> None:
+    failed = Script("a", status="failed", reason="invalid_prompt", message="lost its voice")
+    async with (
+        running(engine=FakeEngine(failed)) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        answer = await client.post("/v1/audio/speech", json={**FLAC, "stream_format": stream_format})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "lost its voice")
+        await eventually(lambda: bool(served.engine.of(SessionClosed)))
+
+
+async def test_a_flac_of_more_than_may_wait_is_refused() -> None:
+    engine = Noisy(Script("a", audio_s=60.0, chunk_s=0.05, pace_s=0.03))
+    async with (
+        running(ServerSettings(max_queued_bytes=30_000), engine) as served,
+        httpx.AsyncClient(base_url=served.http) as client,
+    ):
+        answer = await client.post("/v1/audio/speech", json=FLAC)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "limit_exceeded")
+        assert error["param"] == "max_queued_bytes"
+        assert "ask for another response_format" in error["message"]
+        await eventually(lambda: not engine.num_open)
 
 
 async def test_transcription(served: Running) -> None:

@@ -85,12 +85,13 @@ NOT_LIVE = (
     ("/v1/chat/completions", {**SPOKEN, "audio": {"format": "wav"}}),
     ("/v1/audio/speech", {"input": "a"}),
     ("/v1/audio/speech", {"input": "a", "response_format": "wav"}),
+    ("/v1/audio/speech", {"input": "a", "response_format": "flac", "stream_format": "sse"}),
 )
 
 
 @pytest.mark.parametrize("is_live", [True, False])
 async def test_speech_over_http_has_a_listener_where_it_is_played_as_it_comes(is_live: bool) -> None:
-    """A file that is made slowly has no gap that anybody hears."""
+    """A file that is made slowly has no gap that anybody hears, nor has one that is cut into events."""
     engine = FakeEngine(Script("a", audio_s=0.1, chunk_s=0.02, pace_s=0.15))
     async with running(ServerSettings(), engine) as served, httpx.AsyncClient(base_url=served.http) as client:
         for route, body in LIVE if is_live else NOT_LIVE:

@@ -25,12 +25,14 @@ class Encoding:
     subtype: str = ""
     bitrate_mode: str | None = None
     compression_level: float | None = None
+    is_whole: bool = False
+    """The file is sent once it is finished: its header has its length."""
 
 
 ENCODINGS = {
     "wav": Encoding("audio/wav", "WAV", "PCM_16"),
     "mp3": Encoding("audio/mpeg", "MP3", "MPEG_LAYER_III", "CONSTANT", 0.5),
-    "flac": Encoding("audio/flac", "FLAC", "PCM_16"),
+    "flac": Encoding("audio/flac", "FLAC", "PCM_16", is_whole=True),
     "opus": Encoding("audio/ogg", "OGG", "OPUS"),
     "pcm16": Encoding("audio/pcm"),
     "pcm": Encoding("audio/pcm"),
@@ -91,7 +93,7 @@ class SoundStream:
 
     def __init__(self, name: str) -> None:
         self._encoding = ENCODINGS[name]
-        self._sink: Growing | Whole = Whole() if self._encoding.format == "FLAC" else Growing()
+        self._sink: Growing | Whole = Whole() if self._encoding.is_whole else Growing()
         self._file: soundfile.SoundFile | None = None
         if self._encoding.format == "WAV":
             self._sink.write(endless_wav())
@@ -110,6 +112,11 @@ class SoundStream:
     @property
     def media_type(self) -> str:
         return self._encoding.media_type
+
+    @property
+    def num_held_bytes(self) -> int:
+        """What is encoded so far of a file that is sent whole."""
+        return self._sink.getbuffer().nbytes if isinstance(self._sink, Whole) else 0
 
     def push(self, samples: bytes) -> bytes:
         """Float32 samples in; what of the file is certain now."""
