@@ -164,19 +164,26 @@ def test_a_part_in_the_place_of_another(cascade_checkpoint: Path, part: str, giv
 
 
 @pytest.mark.parametrize("part", ["transcriber", "voice"])
-def test_a_part_alone_is_told_to_be_one(cascade_checkpoint: Path, tmp_path: Path, part: str):
+def test_a_part_alone_is_told_to_be_one(
+    cascade_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+):
     with pytest.raises(CheckpointError) as refused:
         open_directory(str(cascade_checkpoint / part), takes_media=takes_media)
-    assert f"which is the {part} of a cascade and no model by itself" in str(refused.value)
-    assert f"Serve the whole, {cascade_checkpoint}, or name each: transcriber=…," in str(refused.value)
+    assert f"the {part} of a cascade, and is not served alone" in str(refused.value)
+    assert str(refused.value).endswith(f"Serve the cascade: {cascade_checkpoint}")
     moved = tmp_path / "alone"
     shutil.copytree(cascade_checkpoint / part, moved)
-    with pytest.raises(CheckpointError, match="Serve all of them, or name each"):
-        open_directory(str(moved), takes_media=takes_media)
-    said = CliRunner().invoke(app, ["serve", str(moved), "--port", "0"])
-    assert said.exit_code == 1
-    assert f"the {part} of a cascade" in " ".join(said.output.split())
-    assert "listening" not in said.output
+    for beside in (None, '{"model_type": "llama"}', "[]", "broken"):
+        if beside is not None:
+            (tmp_path / "config.json").write_text(beside)
+        with pytest.raises(CheckpointError, match=r"alone\. Name all parts: transcriber=…,thinker=…,"):
+            open_directory(str(moved), takes_media=takes_media)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named in (str(moved), "~/alone"):
+        said = CliRunner().invoke(app, ["serve", named, "--port", "0"])
+        assert said.exit_code == 1
+        assert f"the {part} of a cascade, and is not served alone" in " ".join(said.output.split())
+        assert "listening" not in said.output
 
 
 def test_a_thinker_that_nobody_knows(broken: Path):

@@ -64,12 +64,20 @@ def check_whole(path: Path, config: Mapping[str, Any]) -> None:
     """Raises CheckpointError for a checkpoint that is served as a part of a cascade only."""
     for part, (model_type, kind) in KINDS.items():
         if config.get("model_type") == model_type:
-            folder = path.absolute().parent
-            whole = f"the whole, {folder}" if has(folder, "config.json") else "all of them"
+            parent = path.absolute().parent
+            named = source_of(dict.fromkeys(PARTS, "…"))
+            advice = f"Serve the cascade: {parent}" if _is_cascade(parent) else f"Name all parts: {named}"
             raise CheckpointError(
-                f"{path / 'config.json'} is of {kind}, which is the {part} of a cascade and no model by "
-                f"itself. Serve {whole}, or name each: {source_of(dict.fromkeys(PARTS, '…'))}"
+                f"{path} is {kind}, the {part} of a cascade, and is not served alone. {advice}"
             )
+
+
+def _is_cascade(path: Path) -> bool:
+    """Whether a directory's config.json says so; False where there is none that can be read."""
+    try:
+        return read_json(path / "config.json", "").get("model_type") == MODEL_TYPE
+    except CheckpointError:
+        return False
 
 
 def find_parts(named: Mapping[str, str], progress: Callable[[str], None] | None = None) -> dict[str, Path]:

@@ -257,8 +257,9 @@ def serve(
         parts = parts_in(model)
         for one in [parts[part] for part in PARTS] if parts else (model,):
             check_source(one)
-        if (configured := Path(model) / "config.json").is_file():
-            check_whole(Path(model), read_json(configured, "it is not a model checkpoint"))
+        folder = Path(model).expanduser()
+        if (configured := folder / "config.json").is_file():
+            check_whole(folder, read_json(configured, "it is not a model checkpoint"))
         check_origins(settings.origins)
         check_media_hosts(settings.media_hosts)
         if record is not None:
