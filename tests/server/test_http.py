@@ -22,6 +22,7 @@ from antiphon.core.facts import PersonFact
 from antiphon.metrics.names import Metric
 from antiphon.server.app import attach_engine, create_app
 from antiphon.server.launch import abilities
+from antiphon.server.runner import server_for
 from antiphon.server.settings import ServerSettings
 from antiphon.wire.limits import Limits
 from server.conftest import Running, eventually, running
@@ -309,7 +310,7 @@ async def test_the_console_is_served_and_names_nothing_foreign() -> None:
 PROCESS = """
 import sys
 sys.path.insert(0, {tests!r})
-from server.fake_engine import INFO, CharDetokeniser, FakeEngine
+from server.fake_engine import CharDetokeniser, FakeEngine
 from antiphon.server.app import create_app
 from antiphon.server.runner import serve
 serve(create_app(FakeEngine(), detokenisers=CharDetokeniser), "127.0.0.1", 0)
@@ -329,10 +330,23 @@ async def test_sigterm_drains_and_serve_returns() -> None:
     assert process.stderr is not None
     while b"listening on" not in (line := await process.stderr.readline()):
         assert line, "the server did not start"
+    assert b"loaded" not in line, "the model is there already"
     process.send_signal(signal.SIGTERM)
     out, _ = await process.communicate()
     assert out == b"returned\n"
     assert process.returncode == 0
+
+
+async def test_a_server_that_listens_before_its_model_is_loaded_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "antiphon.server")
+    server = server_for(create_app(), "127.0.0.1", 0)
+    task = asyncio.create_task(server.serve())
+    await eventually(lambda: server.started)
+    server.should_exit = True
+    await task
+    assert "; requests are refused until the model is loaded" in caplog.text
 
 
 def test_a_start_says_what_the_model_takes_and_gives() -> None:

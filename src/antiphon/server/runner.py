@@ -70,7 +70,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
-            logger.info("listening on %s:%d; it answers once the model is loaded", self.config.host, port)
+            until = "" if self._serving.engine else "; requests are refused until the model is loaded"
+            logger.info("listening on %s:%d%s", self.config.host, port, until)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # listeners are still open here: who comes now is told to come back later
