@@ -353,9 +353,13 @@ def test_a_start_says_what_the_model_takes_and_gives() -> None:
     text = msgspec.structs.replace(INFO, name="writer", inputs=(), voices=())
     hears = msgspec.structs.replace(INFO, name="listener", inputs=("audio",), voices=())
     talks = msgspec.structs.replace(INFO, name="talk", inputs=("audio",))
+    sees = msgspec.structs.replace(INFO, name="omni", inputs=("audio", "image"))
     assert abilities(text) == "writer takes text, and replies in text; it does not hear or speak"
     assert abilities(hears) == "listener takes text and speech, and replies in text; it does not speak"
     assert abilities(talks) == "talk takes text and speech, and replies in text and speech"
+    assert abilities(sees) == (
+        "omni takes text, speech, pictures and silent video (input_video), and replies in text and speech"
+    )
 
 
 async def test_a_free_port_serves_http() -> None:

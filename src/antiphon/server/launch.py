@@ -86,11 +86,17 @@ async def run(start: Start, settings: ServerSettings, where: ServeOptions, progr
 
 def abilities(info: ModelInfo) -> str:
     """What the model takes and gives, for whoever starts a server."""
-    takes = ["text", *("speech",) * ("audio" in info.inputs), *("pictures",) * ("image" in info.inputs)]
+    takes = ["text"]
+    if "audio" in info.inputs:
+        takes.append("speech")
+    if "image" in info.inputs:
+        takes += ["pictures", "silent video (input_video)"]
+    *first, last = takes
+    listed = f"{', '.join(first)} and {last}" if first else last
     lacks = [what for what, has in (("hear", "audio" in info.inputs), ("speak", info.voices)) if not has]
     gives = "text and speech" if info.voices else "text"
     without = f"; it does not {' or '.join(lacks)}" if lacks else ""
-    return f"{info.name} takes {' and '.join(takes)}, and replies in {gives}{without}"
+    return f"{info.name} takes {listed}, and replies in {gives}{without}"
 
 
 def _read_keys(server: DrainingServer, where: ServeOptions) -> None:
