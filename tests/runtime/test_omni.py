@@ -12,6 +12,7 @@ from PIL import Image
 
 from antiphon import Omni, Reply, Request, Sampling
 from antiphon.core.errors import AntiphonError, CheckpointError, ConfigError
+from antiphon.core.units import MAX_AMPLITUDE
 from antiphon.engine import load
 from antiphon.engine.load import Opened, open_source
 from antiphon.metrics.names import Metric
@@ -356,4 +357,11 @@ def test_a_recording_that_nobody_could_hear_fails_its_own_request_alone(
         assert [before.token_ids["thinker"].tolist(), after.token_ids["thinker"].tolist()] == [alone, alone]
         (part,) = omni.stream(bad)
         assert (part.status, part.reason) == ("failed", reason)
+    absurd = np.float32(1e25) * NOISE
+    recordings = absurd, absurd.clip(-MAX_AMPLITUDE, MAX_AMPLITUDE)
+    heard = [Request([{"audio": each}], speech=False, sampling=greedy) for each in recordings]
+    loud, bounded, after = omni.generate([*heard, good])
+    assert loud.status == bounded.status != "failed", loud.message
+    assert loud.token_ids["thinker"].tolist() == bounded.token_ids["thinker"].tolist()
+    assert after.token_ids["thinker"].tolist() == alone
     check_all_free(omni)

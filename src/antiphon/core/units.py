@@ -10,6 +10,9 @@ MODEL_SAMPLE_RATE_HZ = 16_000
 
 PCM16_BYTES = 2
 
+MAX_AMPLITUDE = 1000.0
+"""Of samples that should be from -1 to 1: the power of louder ones overflows."""
+
 
 def pcm16_ms(num_bytes: int, rate_hz: int = WIRE_SAMPLE_RATE_HZ) -> float:
     """Milliseconds of mono 16-bit PCM."""

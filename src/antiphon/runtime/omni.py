@@ -34,6 +34,7 @@ from antiphon.core.facts import (
 from antiphon.core.model_source import name_of
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, Usage
 from antiphon.core.sampling import Sampling
+from antiphon.core.units import MAX_AMPLITUDE
 from antiphon.graphs import find_graph
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.loading import load_engine
@@ -138,8 +139,8 @@ class Omni:
             self.engine.processes.close()
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer all requests, batched; replies in the order of the requests. Failures are in `status`: a
-        recording that nobody could hear is one, and the others are answered.
+        """Answer all requests, batched; replies in the order of the requests. Failures are in `status`. A
+        request whose recording is empty or not finite fails alone.
 
         Raises ConfigError, before anything runs, for a request that is put wrongly.
         """
@@ -311,7 +312,7 @@ def _refusal(error: ProtocolError) -> Reply:
 
 
 def _refused(error: ProtocolError) -> Iterator[Reply]:
-    """As a stream."""
+    """Yields the refusal as a stream's only part."""
     yield _refusal(error)
 
 
@@ -365,7 +366,7 @@ def _audio_part(samples: NDArray[Any]) -> AudioPart:
         raise ProtocolError(
             "The audio has samples that are not finite (NaN or infinite).", code="invalid_prompt"
         )
-    return AudioPart.of(samples.tobytes())
+    return AudioPart.of(np.clip(samples, -MAX_AMPLITUDE, MAX_AMPLITUDE).tobytes())
 
 
 def _image_part(pixels: NDArray[Any]) -> ImagePart:

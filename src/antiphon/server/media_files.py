@@ -13,7 +13,7 @@ from PIL import Image, ImageSequence
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.counted import counted
 from antiphon.core.errors import LimitExceeded, ProtocolError
-from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
+from antiphon.core.units import MAX_AMPLITUDE, MODEL_SAMPLE_RATE_HZ
 from antiphon.server.media import BoundedMedia, broken, num_rgb_bytes
 from antiphon.wire.limits import Limits, MediaRoom, check
 
@@ -23,8 +23,6 @@ LEAST_AUDIO_S = 0.1
 """As much as a turn that is committed has at least."""
 MAX_CHANNELS = 16
 BLOCK_FRAMES = {"FLAC": 256}
-LOUDEST = 1000.0
-"""Of samples that should be from -1 to 1: beyond it their power is no number."""
 VIDEO_FPS = 2.0
 """At which animations are shown to the model: the rate that the reference's own video reader samples at."""
 STILL_S = 0.1
@@ -55,7 +53,7 @@ class MediaFiles:
                 code="audio_too_short",
             )
         resampled = soxr.resample(samples, rate, MODEL_SAMPLE_RATE_HZ)
-        bounded = np.clip(np.nan_to_num(resampled), -LOUDEST, LOUDEST)
+        bounded = np.clip(np.nan_to_num(resampled), -MAX_AMPLITUDE, MAX_AMPLITUDE)
         return AudioPart.of(bounded.astype("<f4").tobytes())
 
     def image_file(self, data: bytes, room: MediaRoom) -> ImagePart:
