@@ -65,7 +65,16 @@ def test_a_load_that_is_none_is_refused_before_anything_runs(tmp_path: Path, opt
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("place", ["file", "file/under", "file/under/deeper"])
+@pytest.mark.parametrize(
+    ("place", "first"),
+    [
+        ("file", "file"),
+        ("file/under", "file"),
+        ("file/under/deeper", "file"),
+        ("dangling/under", "dangling"),
+        ("/dev/null/under", "/dev/null"),
+    ],
+)
 @pytest.mark.parametrize(
     "command",
     [
@@ -77,13 +86,14 @@ def test_a_load_that_is_none_is_refused_before_anything_runs(tmp_path: Path, opt
     ids=" ".join,
 )
 def test_a_file_where_a_directory_is_to_be_is_told_before_anything_runs(
-    tmp_path: Path, command: list[str], place: str
+    tmp_path: Path, command: list[str], place: str, first: str
 ) -> None:
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "absent")
     said = CliRunner().invoke(app, [*command, "--out", str(tmp_path / place)])
     assert said.exit_code in (1, 2)
     words = said.output.replace("\n", "")
-    assert f"{tmp_path / 'file'} is a file, and a directory is needed there; name another" in words
+    assert f"{tmp_path / first} is not a directory; give another --out (it is created)" in words
     assert "Errno" not in words
     assert "seed" not in words, "nothing was said to run"
     assert (tmp_path / "file").read_text() == "mine"

@@ -77,12 +77,10 @@ def terminated_as_interrupted() -> Generator[None]:
 
 
 def check_out(out: Path) -> None:
-    """Raises ConfigError unless the directory `--out` is there, or can be made as far as names go."""
+    """Raises ConfigError unless the directory `--out` is there, or no file stands in its way."""
     first = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if not first.is_dir():
-        raise ConfigError(
-            f"--out {out}: {first} is a file, and a directory is needed there; name another, which is made"
-        )
+        raise ConfigError(f"--out {out}: {first} is not a directory; give another --out (it is created)")
 
 
 def given_options(context: typer.Context) -> frozenset[str]:
