@@ -11,10 +11,12 @@ STOPPED = 130
 def main() -> None:
     try:
         gc.disable()  # imports make no garbage worth a search
-        from antiphon.cli import app
+        try:
+            from antiphon.cli import app
 
-        gc.freeze()
-        gc.enable()
+            gc.freeze()
+        finally:
+            gc.enable()
         app()
     except KeyboardInterrupt:
         sys.exit(STOPPED)
