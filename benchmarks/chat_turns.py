@@ -36,7 +36,7 @@ def serving(arguments: argparse.Namespace, prefix_cache: str, directory: str) ->
     path.write_text(f"prefix_cache: {prefix_cache}\n")
     command = ["serve", arguments.checkpoint, "--config", str(path), "--name", "small", "--port", "0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "antiphon.cli", *command, "--threads", str(arguments.threads)],
+        [sys.executable, "-m", "antiphon", *command, "--threads", str(arguments.threads)],
         stderr=subprocess.PIPE,
         text=True,
     )

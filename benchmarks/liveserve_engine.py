@@ -102,7 +102,7 @@ def deployed(name: str, system: System, work: Path) -> Path:
 
 def on(core: int, *command: str) -> tuple[str, ...]:
     """A command of this package that has one core."""
-    return ("taskset", "-c", str(core), sys.executable, "-m", "antiphon.cli", *command)
+    return ("taskset", "-c", str(core), sys.executable, "-m", "antiphon", *command)
 
 
 @contextmanager

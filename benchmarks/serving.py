@@ -141,7 +141,7 @@ class Bench:
         threads, rows = str(self._arguments.threads), str(self._arguments.rows)
         shared = ("--dtype", dtype, "--host", "127.0.0.1", "--port", str(port))
         if kind == "ours":
-            command = [sys.executable, "-m", "antiphon.cli", "serve", self._checkpoint, "--name", "model"]
+            command = [sys.executable, "-m", "antiphon", "serve", self._checkpoint, "--name", "model"]
             options = ("--device", "cpu", "--threads", threads, "--max-rows", rows)
             return [*command, *shared, *options, "--max-context-tokens", str(CONTEXT)], dict(os.environ)
         environment = peer_environment(self._peer) | {

@@ -364,7 +364,7 @@ def people_heard(server: Server) -> dict[str, Any]:
 @asynccontextmanager
 async def served(model: str, threads: int) -> AsyncIterator[Server]:
     command = (
-        *(sys.executable, "-m", "antiphon.cli", "serve", model, "--name", "talk", "--port", "0"),
+        *(sys.executable, "-m", "antiphon", "serve", model, "--name", "talk", "--port", "0"),
         *("--threads", str(threads), *OPTIONS),
     )
     process = await asyncio.create_subprocess_exec(

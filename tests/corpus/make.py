@@ -129,7 +129,7 @@ def served(checkpoint: Path, *options: str, kill: str = "", bench: tuple[str, ..
         async with serving(checkpoint, path, *options) as url:
             command = ["bench", "--url", url, "--log", str(path.with_suffix(".jsonl")), *bench]
             people = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "antiphon.cli", *command),
+                *(sys.executable, "-m", "antiphon", *command),
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
             )
