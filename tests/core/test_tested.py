@@ -17,7 +17,6 @@ PLAIN = (
 """Types, protocols and holders: nothing of them can go wrong alone."""
 DRIVEN = {
     "assembly/test_resolve.py": "sizing",
-    "assembly/test_story.py": "waits",
     "flow/test_admission.py": "preparation",
     "flow/test_turns.py": "orchestrator sessions",
     "kv/test_evict.py": "resting",

@@ -99,16 +99,17 @@ class Waits:
                 self._tried.add(first)
                 before = f"{first} goes first: {answer.reason}" if answer.reason else ""
                 self._before.update({head.unit: before for head in view if head.unit != first})
-                for head in view:
-                    self._unasked(head.unit)
+                if any(head.unit in self._answered for head in view):
+                    for head in view:
+                        self._unasked(head.unit)
             case _ if decision in ("evict", "write", "fetch"):
                 self._of_kv[decision, view.tier, unit] = answer.reason
             case _:
                 pass  # among replicas, or who is admitted: its end tells that
 
     def _unasked(self, unit: str) -> None:
-        """It has work, and a device chose before its policies were asked: what they said in another call is
-        not why a request waits now."""
+        """It has work, and its device asked others how urgent theirs is and chose: what its policies said in
+        another call is not why a request waits now."""
         if unit in self._answered:
             return
         self._held.pop(unit, None)

@@ -71,14 +71,14 @@ class _Work:
 
     def add(self, kind: bool, counts: Ints, contexts: Ints, seconds: float) -> None:
         at = self._counts[kind] % self._table.shape[1]
-        self._table[int(kind), at] = seconds, *_work(counts, contexts)
+        self._table[int(kind), at] = seconds, *_amounts(counts, contexts)
         self._counts[kind] += 1
 
     def most_s(self, counts: Ints, contexts: Ints) -> float:
         """What a step takes at most by what one took that had as much to do: more rows, tokens, or KV to read
         take at most that many times longer. inf: none was reported."""
         seconds, done = self._table[..., 0], self._table[..., 1:]
-        times = np.maximum((np.array(_work(counts, contexts)) / done).max(-1), 1.0)
+        times = np.maximum((np.array(_amounts(counts, contexts)) / done).max(-1), 1.0)
         return float((seconds * times).min())
 
 
@@ -288,7 +288,7 @@ def _least(counts: Ints) -> Ints:
     return least
 
 
-def _work(counts: Ints, contexts: Ints) -> tuple[int, int, int]:
+def _amounts(counts: Ints, contexts: Ints) -> tuple[int, int, int]:
     """Rows, tokens, and what the rows read of the KV, themselves included."""
     tokens = int(counts.sum())
     return len(counts), tokens, tokens + int(contexts.sum())
