@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.sampling import Sampling
-from antiphon.engine.sampler import Draw
+from antiphon.engine.graphs import ColumnDraw, columns
+from antiphon.engine.speech import PREDICTOR_STAGE
 from antiphon.nn.noise import counter_keys, gumbel
 
 draws = pytest.importorskip("antiphon.nn.cpu.draws")
 
-STAGE = 3
+STAGE = PREDICTOR_STAGE
 
 
 def drawn(params: list[Sampling], logits: torch.Tensor, position: int, codebook: int) -> torch.Tensor:
@@ -26,13 +27,12 @@ def drawn(params: list[Sampling], logits: torch.Tensor, position: int, codebook:
         np.array([one.seed for one in params], np.int64),
         STAGE,
     )
-    return draw(logits, positions, codebook)
+    return draw(positions, logits, codebook)
 
 
 def by_operators(params: list[Sampling], logits: torch.Tensor, position: int, codebook: int) -> torch.Tensor:
-    draw = Draw(params, STAGE, "cpu")
-    draw._compiled = None  # pyright: ignore[reportPrivateUsage]
-    return draw.at(np.arange(len(params)) * 5 + position)(logits, codebook)
+    made = columns(params, np.arange(len(params)) * 5 + position, logits.device)
+    return ColumnDraw(*made)(logits, codebook)
 
 
 @given(st.data())

@@ -254,10 +254,6 @@ class Draw:
         self._compiled: CompiledDraw | None = None
         if not len(self._hot):
             return
-        chosen = [params[i] for i in self._hot]
-        self._cuts = Cuts(chosen, device)
-        self._seeds = upload(np.array([param.seed for param in chosen], np.int64), device)
-        self._places = None if len(chosen) == len(params) else upload(self._hot, device)
         if self._device.type == "cpu":
             self._compiled = compiled_draw(
                 np.array([param.temperature for param in params], np.float32),
@@ -266,23 +262,21 @@ class Draw:
                 np.array([param.seed for param in params], np.int64),
                 stage,
             )
+        if self._compiled is None:
+            chosen = [params[i] for i in self._hot]
+            self._cuts = Cuts(chosen, device)
+            self._seeds = upload(np.array([param.seed for param in chosen], np.int64), device)
+            self._places = None if len(chosen) == len(params) else upload(self._hot, device)
 
     def at(self, positions: Ints) -> Callable[..., Tensor]:
         """The draw of rows that have drawn `positions` int64 [n] times before: logits fp32 [n, vocab] (and a
         codebook, 0 if not given) -> ids int64 [n]. Rows of temperature 0 take the likeliest.
         """
+        if self._compiled is not None:
+            return partial(self._compiled, positions)
         if self._cuts is None:
             return _likeliest
-        if self._compiled is not None:
-            return partial(self._drawn_compiled, self._compiled, np.ascontiguousarray(positions, np.int64))
         return partial(self._drawn, upload(positions[self._hot], self._device))
-
-    def _drawn_compiled(
-        self, draw: CompiledDraw, positions: Ints, logits: Tensor, codebook: int = 0
-    ) -> Tensor:
-        if logits.dtype is not torch.float32:
-            return self._drawn(torch.from_numpy(positions[self._hot]), logits, codebook)
-        return draw(logits, positions, codebook)
 
     def _drawn(self, positions: Tensor, logits: Tensor, codebook: int = 0) -> Tensor:
         assert self._cuts is not None

@@ -36,7 +36,7 @@ GROWTH = 2
 """A step has at most so many times the most tokens of prompts that one had before: a fit of steps that are
 alike does not tell a token's time from the step's, and grants any number."""
 SURPRISE = 1.5
-"""A step with prompts that took so many times what the fit said tells of the next one before the next fit."""
+"""A step with prompts that took so many times what is said of it tells how long the next ones take."""
 SLACK = 1.5
 """A step takes at most so many times the quickest of the reported ones that had as much to do."""
 NUM_COLUMNS, TOKENS = 6, 1

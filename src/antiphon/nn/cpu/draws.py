@@ -16,11 +16,12 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
+from antiphon.nn import noise
 from antiphon.nn.cpu.compiler import compiled_in_order
 from antiphon.nn.cpu.openmp import Loop, floats, integers, job_of, take
 from antiphon.nn.cpu.rows import ALONE_NUMEL
 from antiphon.nn.cpu.rows import exp as rapid_exp
-from antiphon.nn.noise import GOLDEN, MASK, MUL_A, MUL_B
+from antiphon.nn.noise import GOLDEN, MASK
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -33,15 +34,8 @@ NARROWLY = np.float32(1e-3)
 """Logits so far below the least that could be kept are looked at too, for what rounding does."""
 
 
-@compiled_in_order
-def mix32(lane: int) -> int:
-    """As `nn.noise.mix32`."""
-    lane = lane & MASK
-    lane = lane ^ (lane >> 16)
-    lane = (lane * MUL_A) & MASK
-    lane = lane ^ (lane >> 15)
-    lane = (lane * MUL_B) & MASK
-    return lane ^ (lane >> 16)
+mix32 = compiled_in_order(noise.mix32)
+"""Of one lane."""
 
 
 @compiled_in_order
@@ -208,9 +202,10 @@ class CompiledDraw:
         self._job: Any = DrawJob(rows=len(seeds), stage=stage, **addresses)
         self._loop = draw_loop()
 
-    def __call__(self, logits: Tensor, positions: Ints, codebook: int) -> Tensor:
+    def __call__(self, positions: Ints, logits: Tensor, codebook: int = 0) -> Tensor:
         """logits fp32 [n, vocab] of rows that have drawn `positions` int64 [n] times -> ids int64 [n]."""
-        job, logits = self._job, logits.contiguous()
+        job, logits, positions = self._job, logits.contiguous(), np.ascontiguousarray(positions, np.int64)
+        assert logits.dtype is torch.float32
         assert len(logits) == len(positions) == job.rows, "a row of logits and a position for each"
         ids = torch.empty(len(logits), dtype=torch.int64)
         job.logits, job.positions, job.ids = logits.data_ptr(), positions.ctypes.data, ids.data_ptr()
