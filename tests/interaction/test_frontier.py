@@ -107,7 +107,9 @@ def test_nothing_is_made_of_a_response_without_a_slot() -> None:
 def test_the_vocoder_tells_how_long_a_frame_sounds() -> None:
     frontier = Frontier(2, 0.08)
     assert frontier.frame_s == 0.08
-    frontier.sound(10, 4800)
+    frontier.sound(3, 0)
+    assert frontier.frame_s == 0.08, "nothing has sounded"
+    frontier.sound(7, 4800)
     assert frontier.frame_s == pytest.approx(0.02)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antiphon.core.config import CodecConfig
-from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone
+from antiphon.core.facts import NO_INTS, NO_TOKENS, StepDone, StepFailed
 from antiphon.core.graph import Edge
 from antiphon.core.plans import CodecStep, ints
 from antiphon.interaction.frontier import Frontier
@@ -214,6 +214,48 @@ def test_a_stream_that_gets_no_row_takes_no_other_ones_place(stops: bool) -> Non
     else:
         assert order is not None
         assert order.requests.tolist() == [0, 1]
+
+
+def reported(codec: CodecScheduler, step: int, samples: list[int], words: list[int] | None = None) -> None:
+    order = planned(codec, step)
+    about = order.requests, NO_TOKENS, ints(samples), NO_INTS, (b"",) * len(samples)
+    codec.observe(StepDone(codec.name, step, *about, owing=order.requests, words=ints(words or [])))
+
+
+def test_what_a_cut_reply_had_not_ended_to_say_is_no_sound_of_its_tokens() -> None:
+    """Of each of two replies a window more is sound than the words that are over."""
+    frontier, edge = Frontier(2, 0.3), Edge("thinker", "voice", None, 1, 1)
+    about = CodecConfig(4), edge, BASELINE
+    codec = CodecScheduler("voice", *about, windowed=True, reads=True, around=Surroundings(frontier, 1))
+    for request in (1, 2):
+        push(codec, request, 4)
+    reported(codec, 0, [9600, 9600])
+    assert frontier.frame_s == 0.3, "no word is over"
+    reported(codec, 1, [9600, 9600], [1, 1, 4800, 1, 2, 9600, 2, 1, 4800])
+    assert frontier.frame_s == pytest.approx(0.2)
+    order = planned(codec, 2)
+    codec.abort(1)
+    codec.observe(StepFailed("voice", 2, order.requests, NO_INTS, "it is gone"))
+    codec.abort(2)
+    push(codec, 3, 2)
+    reported(codec, 3, [12000], [3, 2, 9600])
+    assert frontier.frame_s == pytest.approx(0.2)
+
+
+def test_frames_whose_sound_a_windowed_codec_held_back_count_if_their_reply_ends() -> None:
+    frontier, edge = Frontier(2, 0.02), Edge("talker", "voice", None, 2, 3)
+    about = CodecConfig(4), edge, BASELINE
+    codec = CodecScheduler("voice", *about, windowed=True, around=Surroundings(frontier, 1))
+    for request in (1, 2):
+        push(codec, request, 2)
+    done(codec, planned(codec, 0))
+    codec.abort(1)
+    assert frontier.frame_s == 0.02, "what has sounded of these frames is not all that they make"
+    codec.close(2)
+    last = planned(codec, 1)
+    codec.observe(StepDone("voice", 1, last.requests, NO_TOKENS, ints([1919]), NO_INTS, (b"",)))
+    assert not codec.requests
+    assert frontier.frame_s == pytest.approx(0.04)
 
 
 class Paced:

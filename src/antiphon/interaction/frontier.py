@@ -74,7 +74,7 @@ class Frontier:
     @property
     def frame_s(self) -> float:
         """Seconds that a frame of the talker sounds."""
-        if not self._sounded_frames:
+        if not (self._sounded_frames and self._sounded_samples):
             return self._frame_s
         return self._sounded_samples / self._sounded_frames / WIRE_SAMPLE_RATE_HZ
 
@@ -184,7 +184,8 @@ class Frontier:
         self._changes[slot] += 1
 
     def sound(self, num_frames: int, num_samples: int) -> None:
-        """A vocoder has turned so many frames into so many samples, at the wire's rate."""
+        """A vocoder has turned so many frames into so many samples, at the wire's rate: all the sound that
+        they make, however their reply ends."""
         self._sounded_frames += num_frames
         self._sounded_samples += num_samples
 

@@ -37,6 +37,8 @@ class _Stream:
     """Of a codec that reads: tokens that are spoken."""
     taken: int = 0
     """Frames in steps so far."""
+    sounded: int = 0
+    """Samples so far; of a codec that reads, up to the end of what is spoken."""
     slot: int = NOWHERE
     """Where the frontier knows its response, and its tier."""
     tier: Tier = Tier.LATENCY
@@ -231,8 +233,10 @@ class CodecScheduler(Chooser[Listed, Flight]):
             words: dict[int, list[tuple[int, int]]] = {}
             for request, tokens, end in fact.words.reshape(-1, 3).tolist():
                 words.setdefault(request, []).append((tokens, end))
-            taken = self._spoken(words) if self._reads else sum(count for _, count in flight)
-            self._around.frontier.sound(taken, int(fact.samples.sum()))
+            if self._reads:
+                self._spoken(words)
+            elif not self._windowed:
+                self._around.frontier.sound(sum(count for _, count in flight), int(fact.samples.sum()))
             for request, samples, audio in zip(
                 fact.requests.tolist(), fact.samples.tolist(), fact.audio, strict=True
             ):
@@ -241,17 +245,16 @@ class CodecScheduler(Chooser[Listed, Flight]):
         self._row_pool.settle(fact.step)
         return heard
 
-    def _spoken(self, words: Mapping[int, list[tuple[int, int]]]) -> int:
-        """Tokens that these streams have spoken since: they are taken up when they are, not when they are
-        read."""
-        total = 0
+    def _spoken(self, words: Mapping[int, list[tuple[int, int]]]) -> None:
+        """Of a codec that reads: its tokens are taken up when they are spoken, not when they are read. The
+        sound of a word that has no end yet counts with that: a reply may be cut, or fail, before it."""
         for request, ended in words.items():
             stream = self._streams.get(request)
             if stream is not None:
-                new, stream.over = ended[-1][0] - stream.over, ended[-1][0]
-                self._tell(stream, new)
-                total += new
-        return total
+                tokens, samples = ended[-1]
+                self._tell(stream, tokens - stream.over)
+                self._around.frontier.sound(tokens - stream.over, samples - stream.sounded)
+                stream.over, stream.sounded = ended[-1]
 
     def _tell(self, stream: _Stream, num_frames: int) -> None:
         """The frontier hears that so many frames of it were taken up."""
@@ -267,9 +270,13 @@ class CodecScheduler(Chooser[Listed, Flight]):
         stream.owes = owes
         if self._reads:
             self._around.frontier.fall_short(stream.slot, not owes)
+        else:
+            stream.sounded += samples
         is_done = not (stream.frames or stream.in_flight or owes or self._owes_end(stream))
         ended = stream.closed and is_done
         if ended:
+            if self._windowed and not self._reads:  # until now it held back sound of frames
+                self._around.frontier.sound(stream.taken, stream.sounded)
             self._retire(stream)
         taken = stream.over if self._reads else stream.taken
         return [Heard(request, samples, audio, ended, taken, words)]
