@@ -107,13 +107,36 @@ def test_a_hold_is_counted_once_however_often_it_is_looked_at() -> None:
     assert policy.events["held"] == 3, "and another hold of the same request is another one"
 
 
-def test_first_sounds_that_wait_behind_those_that_run_dry_are_counted() -> None:
+def first_sound_waits(view: StepView, budget: Budget = BUDGET) -> int:
     policy = Urgency()
-    view = stage(3, 5, **begun(5, 0.1, 0.2, 0.3, tokens=[1, 1, 1, 4, 9]))
-    policy.decide_step(view, Budget(8, 8), 0.0)
-    assert policy.events["first_sound_waits"] == 1
-    policy.decide_step(view, Budget(99, 3), 0.0)
-    assert policy.events["first_sound_waits"] == 3
+    policy.decide_step(view, budget, 0.0)
+    return policy.events["first_sound_waits"]
+
+
+def test_first_sounds_for_which_a_step_has_no_tokens_or_rows_left_are_counted() -> None:
+    view = stage(5, 5, **begun(5, 0.1, 0.2, 0.3, tokens=[1, 1, 1, 4, 9], age_s=[0, 0, 0, 2, 1]))
+    waits = [first_sound_waits(view, Budget(tokens, 8)) for tokens in (3, 4, 7, 8)]
+    assert waits == [2, 1, 1, 0], "a step that has room for a part of a prompt reads that"
+    assert [first_sound_waits(view, Budget(99, rows)) for rows in (3, 4, 5)] == [2, 1, 0]
+    assert first_sound_waits(stage(3, 3, **begun(3, 0.1, 0.2, 0.3)), Budget(1, 1)) == 0, "none of them is one"
+
+
+def test_first_sounds_that_wait_for_a_row_or_for_kv_are_counted() -> None:
+    told = begun(6, 9.0, 9.0, needs=[0, 0, 4, 4, 4, 4], age_s=[0, 0, 4, 3, 2, 1])
+    assert first_sound_waits(stage(2, 6, **told, num_free_rows=4)) == 0
+    assert first_sound_waits(stage(2, 6, **told, num_free_rows=3)) == 1
+    assert first_sound_waits(stage(2, 6, **told, num_free_rows=0)) == 4
+    short_of = {"num_free": 9, "num_evictable": 4, "num_promised": 2}
+    assert first_sound_waits(stage(2, 6, **told, num_free_rows=4, **short_of)) == 2
+    reads = told | {"tokens": [1, 1, 9, 9, 9, 9]}
+    assert first_sound_waits(stage(2, 6, **reads, num_free_rows=1), Budget(4, 8)) == 3
+    behind = told | {"age_s": [0, 5, 4, 3, 2, 1], "begun": [True] + [False] * 5}
+    assert first_sound_waits(stage(2, 6, **behind, num_free_rows=0), Budget(1, 1)) == 4, "the row runs"
+
+
+def test_media_wait_for_no_row() -> None:
+    media = begun(3, num_blocks=0, num_free=0, num_free_rows=0)
+    assert [first_sound_waits(stage(0, 3, **media), Budget(n, n)) for n in (2, 3)] == [1, 0]
 
 
 def test_the_least_urgent_row_gives_way_and_keeps_its_kv() -> None:

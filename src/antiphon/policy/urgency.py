@@ -308,9 +308,20 @@ class Urgency:
         return np.lexsort((within[rows], urgency[rows]))[-1:]
 
     def _count(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> None:
-        """First sounds that a step has no room for behind those that run dry."""
-        first = urgency[order] == FIRST_SOUND
-        if first.any():
-            reach = view.tokens[order].cumsum()
-            out = (reach > budget.tokens) | (np.arange(len(order)) >= budget.rows)
-            self.events["first_sound_waits"] += int(np.count_nonzero(first & out))
+        """First sounds for which a step has no room: no row, no KV, or none among its tokens or its rows."""
+        num_first = int(np.count_nonzero(urgency[order] == FIRST_SOUND))
+        if not num_first:
+            return
+        has_rows = view.num_rows or view.num_free_rows or view.num_pending_rows  # an encoder has none
+        joins = (order >= view.num_rows).nonzero()[0] if has_rows else NO_INTS
+        if len(joins):
+            spare = view.num_free + view.num_evictable - view.num_promised
+            num_fitting = int(view.needs[order[joins]].cumsum().searchsorted(spare, "right"))
+            if len(left := joins[min(num_fitting, view.num_free_rows) :]):
+                seated = np.ones(len(order), np.bool_)
+                seated[left] = False
+                order = order[seated]
+        tokens = view.tokens[order].cumsum()
+        num_running = min(int(tokens.searchsorted(budget.tokens)) + 1, budget.rows)
+        num_first -= int(np.count_nonzero(urgency[order[:num_running]] == FIRST_SOUND))
+        self.events["first_sound_waits"] += num_first

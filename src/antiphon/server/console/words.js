@@ -5,7 +5,7 @@ const KINDS = { mixed: "prefill + decode", vocode: "synthesis" };
 export const SOURCES = { acked: "reported", estimated: "estimated", unknown: "nothing heard yet" };
 const EVENTS = {
   lead_unknown: "reply without a known lead", times_unknown: "step whose length was not known",
-  first_sound_waits: "first sound waited for replies about to run dry", prompt_spared: "prompt put off for replies about to run dry",
+  first_sound_waits: "first sound for which a step had no room", prompt_spared: "prompt put off for replies about to run dry",
   left_out: "well buffered reply left out for one about to run dry", held: "reply held, being far enough ahead",
   others_yield: "stage behind a reply about to run dry", urgency_unknown: "stage that told no urgency",
   next_use_unknown: "session without a known next turn", protected_taken: "session's KV taken before its coming turn",
