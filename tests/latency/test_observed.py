@@ -245,6 +245,45 @@ def test_what_is_said_does_not_depend_on_when_it_is_asked() -> None:
     assert asked.seconds(*some) == left_alone.seconds(*some)
 
 
+def test_what_is_granted_does_not_depend_on_how_often_it_is_asked() -> None:
+    asked, left_alone = ObservedSteps(is_decoder=True), ObservedSteps(is_decoder=True)
+    wanted = ints([1, 1, 900]), ints([7, 900, 0])
+    granted: list[int] = []
+    for number in range(200):
+        for model in (asked, left_alone):
+            run(model, number, 1, factor=3.0 if number % 7 == 0 else 1.0)
+        found = asked.within(*wanted, 0.02)
+        again = asked.within(*wanted, 0.02)
+        assert found is not None
+        assert again is not None
+        assert again.tolist() == found.tolist()
+        if number % 9 == 0:
+            alone = left_alone.within(*wanted, 0.02)
+            assert alone is not None
+            assert alone.tolist() == found.tolist()
+        granted.append(int(found[2]))
+    assert len(set(granted)) > 20
+
+
+def test_the_newest_step_with_prompts_is_looked_at_once_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, num_looks = ObservedSteps(is_decoder=True), 0
+    run(model, 0, 100)
+    looked = model._surprise_s
+
+    def counted() -> float:
+        nonlocal num_looks
+        num_looks += 1
+        return looked()
+
+    monkeypatch.setattr(model, "_surprise_s", counted)
+    for number in range(100, 104):
+        for _ in range(5):
+            model.within(ints([1, 900]), ints([7, 0]), 0.02)
+        model.ordered(step(number, ints([1]), ints([7])))
+        model.reported(number, 0.005)
+    assert num_looks == 4
+
+
 def test_copies_have_a_rate_of_their_own_each_way() -> None:
     copies = ObservedCopies()
     for seconds in (0.4, 0.2, 9.0, nan):

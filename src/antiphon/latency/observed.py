@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf, isnan, nan
 from operator import mul
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,6 +62,22 @@ class _Report:
     columns: Columns | None = None
 
 
+class _Prompts(NamedTuple):
+    """What reports say of prompts, as of the last one.
+
+    most        tokens of prompts in a step, at most
+    quickest_s  a token's share of the step in which that was least
+    newest_s    a token's share while there is no fit
+    surprise_s  how much longer each token took in the newest step with prompts than the fit says; 0: about as
+                long, or there is no fit
+    """
+
+    most: int
+    quickest_s: float
+    newest_s: float
+    surprise_s: float
+
+
 class _Work:
     """What steps that were reported had to do, and how long it took: the newest of each kind."""
 
@@ -108,6 +125,8 @@ class ObservedSteps:
         self._work = _Work()
         self._newest: _Report | None = None
         """Of steps with prompts; its counts and contexts stay."""
+        self._prompts: _Prompts | None = None
+        """Worked out when it is asked for, once a report."""
 
     def ordered(self, step: Step) -> None:
         self._under_way[step.step] = step, self._told(step) if isinstance(step, ArStep) else 0
@@ -128,6 +147,7 @@ class ObservedSteps:
         self._reports[is_prefill].append(report)
         self._work.add(is_prefill, counts, contexts, seconds)
         self._num_reports += 1
+        self._prompts = None
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         if not len(counts):
@@ -148,16 +168,10 @@ class ObservedSteps:
         if not self._is_decoder or not (counts > 1).any():
             return counts
         self._fit()
-        reports = self._reports[True]
-        longest = max((one.prompt_tokens for one in reports), default=0)
-        most = max(FIRST_TOKENS, GROWTH * longest)
-        quickest_s, newest_s = inf if reports else 0.0, 0.0
-        for one in reports:
-            each_s = one.seconds / one.prompt_tokens
-            quickest_s = min(quickest_s, each_s)
-            newest_s = each_s if 2 * one.prompt_tokens >= longest else min(newest_s, each_s)
+        if self._prompts is None:
+            self._prompts = self._of_prompts()
+        most, quickest_s, newest_s, surprise_s = self._prompts
         excess_s = self._excess_s(_alone(counts), contexts), self._excess_s(_least(counts), contexts)
-        extra_s = self._surprise_s()
 
         def step_s(one: ArFeatures) -> float:
             tokens = one.num_tokens - one.decode_rows + _num_told(one)
@@ -166,10 +180,20 @@ class ObservedSteps:
             fitted_s = self._decoder_s(one)
             if isnan(fitted_s):
                 return tokens * newest_s
-            fitted_s += extra_s * max(tokens - LEAST_TOKENS, 0) - excess_s[one.prefill_rows > 0]
+            fitted_s += surprise_s * max(tokens - LEAST_TOKENS, 0) - excess_s[one.prefill_rows > 0]
             return max(fitted_s, tokens * quickest_s)
 
         return within(step_s, counts, contexts, seconds, told)
+
+    def _of_prompts(self) -> _Prompts:
+        reports = self._reports[True]
+        longest = max((one.prompt_tokens for one in reports), default=0)
+        quickest_s, newest_s = inf if reports else 0.0, 0.0
+        for one in reports:
+            each_s = one.seconds / one.prompt_tokens
+            quickest_s = min(quickest_s, each_s)
+            newest_s = each_s if 2 * one.prompt_tokens >= longest else min(newest_s, each_s)
+        return _Prompts(max(FIRST_TOKENS, GROWTH * longest), quickest_s, newest_s, self._surprise_s())
 
     def _excess_s(self, counts: Ints, contexts: Ints) -> float:
         """How much longer the fit has a step take than what was reported of others allows."""
@@ -181,8 +205,6 @@ class ObservedSteps:
         return max(said_s - SLACK * self._work.most_s(counts, contexts), 0.0)
 
     def _surprise_s(self) -> float:
-        """How much longer each token of prompts took in the newest such step than is said; 0: about as long,
-        or no fit."""
         newest = self._newest
         if newest is None or True not in self._known:
             return 0.0
