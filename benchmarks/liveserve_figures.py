@@ -22,7 +22,6 @@ each part. About 20 minutes of a core.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -68,7 +67,6 @@ from antiphon.sim.sizes import Sizes
 from antiphon.workload.load import changed, named
 from antiphon.workload.spec import Workload
 
-COMMAND = "python benchmarks/liveserve_figures.py --out benchmarks/results/liveserve-figures.json"
 INDEX = Path(__file__).parent / "results" / "eviction-index.json"
 PAIR = ("fcfs", "liveserve")
 SCAN = "scan"
@@ -307,18 +305,12 @@ class Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, default=Path("evaluation/figures"), help="of what is done")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = provenance.parser(__doc__, "evaluation/figures").parse_args()
     work: Path = arguments.work
-    work.mkdir(parents=True, exist_ok=True)
     for system in PARTS:
         preset(system, work)
     with ProcessPoolExecutor(2) as pool:
-        found: dict[str, Any] = {"command": COMMAND, "commit": provenance.commit()}
+        found: dict[str, Any] = {"commit": provenance.commit()}
         for name, part in Figures(pool, work).parts().items():
             found[name] = part()
             provenance.keep(found, arguments.out)

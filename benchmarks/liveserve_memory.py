@@ -16,7 +16,6 @@ that --work has are not run again.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -216,14 +215,8 @@ def p90_s(runs: list[dict[str, Any]]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, default=Path("evaluation/memory"), help="of what is done")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = provenance.parser(__doc__, "evaluation/memory").parse_args()
     work: Path = arguments.work
-    work.mkdir(parents=True, exist_ok=True)
     for system in (UNAWARE, LITERAL, *ABLATED):
         preset(system, work)
     found: dict[str, Any] = {}

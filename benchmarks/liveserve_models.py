@@ -9,7 +9,6 @@ of Qwen2.5-Omni (one H200 each). Presets as they ship, nothing is tuned. Runs ar
 
 from __future__ import annotations
 
-import argparse
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import mean
@@ -134,13 +133,7 @@ def compared(fcfs: list[dict[str, float]], liveserve: list[dict[str, float]]) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, default=Path("evaluation/models"), help="of what is done")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
+    arguments = provenance.parser(__doc__, "evaluation/models").parse_args()
     points = [
         Point(model, load, preset, seed)
         for seed in SEEDS

@@ -15,7 +15,6 @@ Figures are means of paired seeds. Runs that --work has are not run again.
 
 from __future__ import annotations
 
-import argparse
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -153,15 +152,10 @@ def told(runs: dict[str, list[dict[str, Any]]], compared: tuple[str, ...] = COMP
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, default=Path("evaluation/paper"), help="of what is done")
+    parser = provenance.parser(__doc__, "evaluation/paper")
     parser.add_argument("--frontier", action="store_true", help="Figures 10 and 13 instead of the others")
-    parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     work: Path = arguments.work
-    work.mkdir(parents=True, exist_ok=True)
     for system in SYSTEMS:
         preset(system, work)
     with ProcessPoolExecutor(2) as pool:
@@ -176,10 +170,7 @@ def main() -> None:
             point.name: told({system: [one.result() for one in each] for system, each in systems.items()})
             for point, systems in runs.items()
         }
-    which, name = ("--frontier ", "frontier") if arguments.frontier else ("", "paper")
-    out = f"benchmarks/results/liveserve-{name}.json"
-    command = f"python benchmarks/liveserve_paper.py {which}--out {out}"
-    provenance.keep(found | {"command": command}, arguments.out)
+    provenance.keep(found, arguments.out)
 
 
 if __name__ == "__main__":

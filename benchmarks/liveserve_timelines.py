@@ -18,7 +18,6 @@ Runs that --work has are not run again.
 
 from __future__ import annotations
 
-import argparse
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -143,14 +142,8 @@ def told(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, default=Path("evaluation/timelines"), help="of what is done")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = provenance.parser(__doc__, "evaluation/timelines").parse_args()
     work: Path = arguments.work
-    work.mkdir(parents=True, exist_ok=True)
     for system in {*RESIDENCY, *CONTINUITY}:
         preset(system, work)
     with ProcessPoolExecutor(2) as pool:

@@ -15,7 +15,6 @@ Runs that --work has are not run again.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
@@ -91,14 +90,8 @@ def run_of(tell: Callable[[list[Event]], dict[str, Any]], point: Point, work: Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = provenance.parser(__doc__, "evaluation/tokenflow").parse_args()
     work: Path = arguments.work
-    work.mkdir(parents=True, exist_ok=True)
     loads = table_1(fitted_ms())
     alike = loads["a"]
     unlike = msgspec.structs.replace(alike, rate=MIXED, name=f"{alike.name}, 15 and 20 read")

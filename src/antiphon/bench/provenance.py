@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -53,6 +54,20 @@ def package_version(name: str = "antiphon") -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+def parser(about: str | None, work: str) -> argparse.ArgumentParser:
+    """The beginning of a script in benchmarks/ that keeps its parts in a folder `--work`, which it makes, and
+    its result in a file `--out`."""
+
+    def folder(path: str) -> Path:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        return Path(path)
+
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--work", type=folder, default=work, help="of what is done")
+    made.add_argument("--out", type=Path, required=True)
+    return made
 
 
 def keep(result: dict[str, Any], out: Path | None) -> None:
