@@ -19,7 +19,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ArStep
 from antiphon.policy.base import ReplicaView
-from fakes import toy
+from fakes import toy, transcribing
 from fakes.world import World, toy_config
 
 APART = tuple(Unit(name, name, process=name) for name in ("encoders", "thinker", "talker", "code2wav"))
@@ -45,21 +45,30 @@ def ask(world: World, session: str, turn: int = 0, **wanted: object) -> None:
 @pytest.mark.parametrize(
     ("preset", "chunk", "said"),
     [
-        ("liveserve", 4, ()),
-        ("liveserve", 25, ("step",)),
-        ("liveserve", 60, ("step", "pace")),
-        ("baseline", 60, ()),
+        ("liveserve", 4, {}),
+        ("liveserve", 25, {"step": 1}),
+        ("liveserve", 60, {"step": 1, "pace": 4}),
+        ("baseline", 60, {}),
     ],
 )
-def test_a_lead_below_a_chunk_of_sound_is_told(preset: str, chunk: int, said: tuple[str, ...]) -> None:
+def test_a_lead_below_a_chunk_of_sound_is_told(preset: str, chunk: int, said: dict[str, int]) -> None:
+    """Of the stage that writes too: frames that wait for the rest of a chunk count in its lead as well."""
     edges = (EdgeOptions("talker", "code2wav", chunk=chunk, credit=2 * chunk),)
     node = Node(msgspec.structs.replace(toy_config(preset=preset), edges=edges))
-    told = node.guard.incidents()
-    assert [(one.unit, one.decision) for one in told] == [("talker", decision) for decision in said]
-    assert all(
-        f"safe_s is {wanted:g} and a chunk of sound {chunk * 0.08:g} s" in one.message
-        for one, wanted in zip(told, (1.0, 4.0), strict=False)
-    )
+    chunk_s = chunk * 0.08
+    assert [str(one) for one in node.guard.incidents()] == [
+        f"policy urgency ({decision} of {unit}): safe_s is {safe_s} and a chunk of sound {chunk_s:g} s, "
+        "heard once it is whole: a reply may run dry while it counts as well ahead; raise safe_s above "
+        f"{chunk_s:g} by what a step takes, or lower `chunk` of talker -> code2wav"
+        for unit in ("thinker", "talker")
+        for decision, safe_s in said.items()
+    ]
+
+
+def test_a_voice_that_reads_gathers_no_chunks() -> None:
+    edges = (EdgeOptions("thinker", "voice", chunk=5, credit=16),)
+    node = Node(msgspec.structs.replace(transcribing.CONFIG, preset="liveserve", edges=edges))
+    assert not node.guard.incidents()
 
 
 def ran_on(world: World) -> dict[str, set[str]]:

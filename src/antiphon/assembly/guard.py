@@ -32,6 +32,7 @@ from antiphon.assembly.watched import (
     place_of,
 )
 from antiphon.core.facts import PolicySuspended
+from antiphon.core.graph import Edge
 from antiphon.core.snapshot import PolicyShown
 
 MAX_EVENTS = 32
@@ -102,15 +103,18 @@ class Guard(Oversight):
             self._paced.update(unit.split("+"))
         return made
 
-    def check_leads(self, unit: str, chunk_s: float) -> None:
+    def check_leads(self, unit: str, edge: Edge, frame_s: float) -> None:
         """Tells of policies of a unit whose `safe_s`, the lead below which a reply may run dry, is less than
-        a chunk: a reply that lacks only the end of one would count as well ahead."""
+        a chunk on the edge to the codec: frames of a chunk that is not whole count as ahead, but do not
+        sound."""
+        chunk_s = edge.chunk * frame_s
         for one in self._watched:
             safe_s = getattr(one.policy, "safe_s", None)
             if one.unit == unit and isinstance(safe_s, float) and safe_s < chunk_s:
                 message = (
-                    f"safe_s is {safe_s:g} and a chunk of sound {chunk_s:g} s: a reply may run dry while it "
-                    "counts as well ahead; raise safe_s, or have smaller chunks"
+                    f"safe_s is {safe_s:g} and a chunk of sound {chunk_s:g} s, heard once it is whole: a "
+                    "reply may run dry while it counts as well ahead; raise safe_s above "
+                    f"{chunk_s:g} by what a step takes, or lower `chunk` of {edge.source} -> {edge.target}"
                 )
                 self._incidents.append(Incident(unit, one.decision, one.name, message))
 

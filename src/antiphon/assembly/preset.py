@@ -35,7 +35,7 @@ from antiphon.assembly.registry import (
 from antiphon.assembly.yaml_file import check_plain, child, parse, read, shipped
 from antiphon.core.config import NodeConfig, PolicyChoice, Unit
 from antiphon.core.errors import ConfigError, no_such
-from antiphon.core.graph import StageKind
+from antiphon.core.graph import Edge, StageKind
 from antiphon.graphs import all_graphs
 from antiphon.policy.base import DevicePolicy, ReplicaPolicy
 from antiphon.policy.memory import KvPolicies
@@ -319,9 +319,9 @@ class Preset:
         )
         return StagePolicies(step, pace, admission, KvPolicies(evict, write, fetch))
 
-    def check_leads(self, unit: Unit, chunk_s: float) -> None:
+    def check_leads(self, unit: Unit, edge: Edge, frame_s: float) -> None:
         """The log is told of leads (P_safe) below a chunk, which sounds only once all of it is there."""
-        self._guard.check_leads(unit.name, chunk_s)
+        self._guard.check_leads(unit.name, edge, frame_s)
 
     def device_policy(self, name: str) -> DevicePolicy:
         return self._made("device", name, "", {})

@@ -84,6 +84,8 @@ def maker(
     """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""
     tickets, rows = count(), RowsInUse()
     reply_stages = [name for name in graph.reply_stages if name in (*config.ar, *config.codec)]
+    codecs = {one.name for one in graph.stages if one.kind is StageKind.CODEC and not one.reads}
+    gathering = [edge for edge in graph.edges if edge.target in codecs]
 
     def make(unit: Unit) -> Scheduler:
         policies = preset.policies(unit)
@@ -98,9 +100,8 @@ def maker(
             case StageKind.ENCODER:
                 return EncodeScheduler(unit.name, config.encoder[stage.name], policies, around)
             case StageKind.AR:
-                after = [edge for edge in graph.edges if edge.source == stage.name]
-                chunks = [edge.chunk for edge in after if graph.stage(edge.target).kind is StageKind.CODEC]
-                preset.check_leads(unit, max(chunks, default=0) * graph.frame_s)
+                for edge in () if place is None else gathering:
+                    preset.check_leads(unit, edge, graph.frame_s)
                 ar = ArScheduler(stage, config.ar[stage.name], policies, unit.name, tickets, around)
                 ar.tiers.asks.meet(next_use)
                 return ar
