@@ -100,11 +100,16 @@ class Talk:
         """Advance; True while there is more to do. The ledgers agree after every step."""
         more = True
         for _ in range(count):
-            facts, self._facts = self._facts, []
-            more = self.driver.advance(facts)
-            self.driver.node.check_integrity()
+            more = self.turn()
             if more:
                 self.driver.wait(WAIT_S)
+        return more
+
+    def turn(self) -> bool:
+        """The same once, without waiting for what is under way."""
+        facts, self._facts = self._facts, []
+        more = self.driver.advance(facts)
+        self.driver.node.check_integrity()
         return more
 
     def run(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from antiphon.engine.load import Engine, in_lane
 from antiphon.metrics.names import Metric
 from exactness.conftest import World
 from exactness.rig import regrouped
-from exactness.talk import Talk
+from exactness.talk import WAIT_S, Talk
 from exactness.turns import Turns
 from fakes.whims import whims_of
 from fakes.world import HURRIED
@@ -94,6 +96,74 @@ def test_preloaded_as_they_speak_and_cancelled(world: World) -> None:
     counts = talk.driver.node.guard.events
     assert sum(n for (_, _, event), n in counts.items() if event.startswith("preload_begun")) > 0
     assert not talk.driver.node.guard.counts
+    conversations.finish()
+
+
+class Gate:
+    """Copies wait here once it is shut, and `reached` says that one does."""
+
+    def __init__(self) -> None:
+        self._copy_runs = copies.copy_runs
+        self._open = Event()
+        self._open.set()
+        self.reached = Event()
+
+    def copy_runs(self, *about: Any) -> None:
+        if not self._open.is_set():
+            self.reached.set()
+            assert self._open.wait(WAIT_S)
+        self._copy_runs(*about)
+
+    def shut(self) -> None:
+        self.reached.clear()
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.mark.parametrize("why", ["falls silent", "leaves", "another asks", "asks and cancels"])
+def test_a_preload_is_called_off_while_it_is_under_way(
+    world: World, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy to the device is held up until that has happened. Nobody's tokens change by it."""
+    gate = Gate()
+    monkeypatch.setattr(copies, "copy_runs", gate.copy_runs)
+    talk = small_pool(world, 2, depth=1, preset=HURRIED)
+    conversations = Conversations(world, talk)
+    for person in range(len(TURNS)):
+        conversations.ask(person, 0)
+        talk.run()
+        conversations.check(person, 0)
+    tiers = [scheduler.tiers for scheduler in talk.driver.node.stages.ar.values()]
+    assert any(one.fetches.num_lacking("2") for one in tiers)
+    before = sum(one.fetches.num_fetched_blocks for one in tiers)
+    gate.shut()
+    talk.tell(SpeechStarted("2"))
+    talk.turn()
+    assert gate.reached.wait(WAIT_S)
+    assert sum(one.fetches.num_fetched_blocks for one in tiers) > before
+    match why:
+        case "falls silent":
+            talk.tell(SpeechEnded("2"))
+        case "leaves":
+            talk.close("2")
+        case "another asks":
+            conversations.ask(1, 1)
+        case _:
+            conversations.ask(2, 1)
+            talk.cancel("2", "2-1")
+    for _ in range(3):
+        talk.turn()
+        assert any(one._transfers.num_blocks["device"] for one in tiers), "it is still under way"
+    gate.open()
+    talk.run()
+    for person in range(len(TURNS)):
+        if person != 2 or why in ("falls silent", "another asks"):
+            if f"{person}-1" not in talk.said:
+                conversations.ask(person, 1)
+                talk.run()
+            conversations.check(person, 1)
     conversations.finish()
 
 
