@@ -93,8 +93,10 @@ class _Work:
 
     def most_s(self, counts: Ints, contexts: Ints) -> float:
         """What a step takes at most by what one took that had as much to do: more rows, tokens, or KV to read
-        take at most that many times longer. inf: none was reported."""
-        seconds, done = self._table[..., 0], self._table[..., 1:]
+        take at most that many times longer. Steps without a prompt tell nothing of one with. inf: none was
+        reported."""
+        table = self._table[int(counts.max() > 1) :]
+        seconds, done = table[..., 0], table[..., 1:]
         times = np.maximum((np.array(_amounts(counts, contexts)) / done).max(-1), 1.0)
         return float((seconds * times).min())
 
