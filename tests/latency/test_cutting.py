@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import inf, nan
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -130,6 +131,82 @@ def test_a_prompt_does_not_crawl_where_the_bound_is_below_its_fixed_cost() -> No
     cut = cost.within(ints([1, 900]), ints([5, 0]), 0.05)
     assert cut is not None
     assert 70 <= cut[1] <= 78, "a quarter of 300 ms"
+
+
+def dear() -> ProfiledDecoder:
+    """A step of a prompt takes 300 ms, and a millisecond a token."""
+    dense, head = Ladder((1, 2, 2002), (1e-3, 0.3, 2.3)), Ladder((1, 64), (0.0, 0.0))
+    return ProfiledDecoder(ArModel(1, dense, head, AttentionModel(0.0, 0.0, 0.0), 0.0, step_s=0.0))
+
+
+@pytest.mark.parametrize(
+    ("unread_s", "fewest", "most"), [(0.0, 0, 0), (5.9, 0, 0), (6.1, 850, 910), (inf, 850, 910)]
+)
+def test_a_piece_that_is_worth_its_fixed_cost_waits_until_it_is_a_fifth_of_the_time(
+    unread_s: float, fewest: int, most: int
+) -> None:
+    cut = dear().within(ints([1, 1800]), ints([5, 0]), 0.05, unread_s=unread_s)
+    assert cut is not None
+    assert cut[0] == 1
+    assert fewest <= cut[1] <= most, "four times 300 ms"
+
+
+def test_what_is_left_of_a_prompt_waits_no_longer_than_for_itself() -> None:
+    asked = ints([1, 100]), ints([5, 0])
+    for unread_s, tokens in ((1.9, 0), (2.1, 100)):
+        cut = dear().within(*asked, 0.05, unread_s=unread_s)
+        assert cut is not None
+        assert cut.tolist() == [1, tokens], "of 400 ms"
+    cut = dear().within(*asked, 0.41, unread_s=0.0)
+    assert cut is not None
+    assert cut.tolist() == [1, 100], "there is time for it"
+
+
+def test_rows_that_take_long_alone_leave_a_prompt_a_fifth_of_the_time() -> None:
+    for unread_s, fewest, most in ((0.005, 0, 0), (0.125, 20, 26), (9.0, 20, 26)):
+        cut = OBSERVED.within(ints([1] * 100 + [500]), ints([0] * 101), 0.05, unread_s=unread_s)
+        assert cut is not None
+        assert fewest <= cut[-1] <= most, "a fifth of 130 ms, at 1 ms a token"
+
+
+@given(models(), ROWS, st.floats(0, 3), st.floats(0, 9))
+def test_prompts_get_what_fits_or_what_they_are_owed_or_nothing(
+    model: ArModel, rows: list[tuple[int, int]], bound_s: float, unread_s: float
+) -> None:
+    cost = ProfiledDecoder(model)
+    counts, contexts = ints([count for count, _ in rows]), ints([start for _, start in rows])
+    cut = cost.within(counts, contexts, bound_s, unread_s=unread_s)
+    assert cut is not None
+
+    def seconds(counts: Ints) -> float:
+        runs = counts > 0
+        return cost.seconds(counts[runs], contexts[runs])
+
+    prompts = counts > 1
+    assert (cut[~prompts] == counts[~prompts]).all()
+    assert (cut <= counts).all()
+    if not prompts.any():
+        return
+    first = int(prompts.argmax())
+    whole = np.where(prompts, 0, counts)
+    owed_s = seconds(whole) + LEAST_SHARE * unread_s
+    whole[first] = counts[first]
+    assert seconds(cut) <= max(bound_s, owed_s, seconds(np.where(prompts, 0, counts))) * (1 + 1e-9)
+    if not cut[prompts].any():
+        assert max(bound_s, owed_s) < seconds(whole), "there is no time for the first of them"
+    at_last = cost.within(counts, contexts, bound_s, unread_s=inf)
+    assert at_last is not None
+    assert at_last[first] > 1
+
+
+def test_a_few_tokens_do_not_tell_the_fixed_cost_of_many() -> None:
+    """Up to 16 tokens take 5 ms, and 17 take 37 ms."""
+    dense, head = Ladder((1, 16, 17, 1024), (5e-3, 5e-3, 37e-3, 0.17)), Ladder((1, 64), (0.0, 0.0))
+    cost = ProfiledDecoder(ArModel(1, dense, head, AttentionModel(0.0, 0.0, 0.0), 0.0, step_s=0.0))
+    for unread_s, fewest, most in ((0.4, 0, 0), (0.8, 600, 800)):
+        cut = cost.within(ints([1, 1000]), ints([5, 0]), 0.05, unread_s=unread_s)
+        assert cut is not None
+        assert fewest <= cut[1] <= most
 
 
 def test_nothing_is_cut_without_a_model_of_times() -> None:

@@ -16,6 +16,7 @@ class LinearCosts(msgspec.Struct, frozen=True):
     launch_s     of any step
     token_s      per token that a decoder computes, of a prompt or a reply
     row_s        per row of a decoder's step
+    prompt_s     of a decoder's step in which a row runs more than one token
     speech_s     of a step of the talker, beside all that
     frame_s      per frame that a vocoder decodes
     media_s      per medium that an encoder encodes
@@ -26,6 +27,7 @@ class LinearCosts(msgspec.Struct, frozen=True):
     launch_s: float = 0.004
     token_s: float = 1.5e-5
     row_s: float = 5e-5
+    prompt_s: float = 0.0
     speech_s: float = 0.004
     frame_s: float = 3e-4
     media_s: float = 0.01
@@ -39,7 +41,8 @@ class LinearCosts(msgspec.Struct, frozen=True):
             case ArStep():
                 speech_s = self.speech_s if stage == "talker" else 0.0
                 work_s = self.token_s * int(step.counts.sum()) + self.row_s * len(step.rows)
-                return self.launch_s + speech_s + work_s
+                prompt_s = self.prompt_s if (step.counts > 1).any() else 0.0
+                return self.launch_s + speech_s + prompt_s + work_s
             case CodecStep():
                 return self.launch_s + self.frame_s * int(step.counts.sum())
             case _:

@@ -19,7 +19,7 @@ from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import Frontier
 from antiphon.latency.cutting import LEAST_SHARE, LEAST_TOKENS, within
 from antiphon.latency.features import ArFeatures, row_features
-from antiphon.policy.base import StepChoice, StepPolicy, Tier
+from antiphon.policy.base import Budget, StepChoice, StepPolicy, Tier
 from antiphon.policy.fcfs import Fcfs
 from antiphon.policy.lru import Lru
 from antiphon.policy.memory import KvPolicies
@@ -29,29 +29,39 @@ from antiphon.policy.unlimited import Unlimited
 from antiphon.policy.unpaced import Unpaced
 from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler
-from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S, Beside, patience_s
+from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S, Beside, Patience, patience
 from antiphon.stage.candidates import Surroundings
 from antiphon.stage.codec import CodecScheduler
 from antiphon.stage.policies import StagePolicies
 
 KV = KvPolicies(Lru(), WriteBack(), OnDemand())
+NOBODY = Patience()
 PERSON, JOB = int(Tier.LATENCY), int(Tier.BEST_EFFORT)
 
 
 class Linear:
     """A millisecond a token, and of one whose scores are computed more, if it says so."""
 
-    def __init__(self, token_s: float = 0.001, scores_s: float = 0.0) -> None:
-        self._token_s, self._scores_s = token_s, scores_s
+    def __init__(self, token_s: float = 0.001, scores_s: float = 0.0, prompt_s: float = 0.0) -> None:
+        """prompt_s: of a step that reads a prompt, beside all that."""
+        self._token_s, self._scores_s, self._prompt_s = token_s, scores_s, prompt_s
 
     def _of(self, features: ArFeatures) -> float:
-        return self._token_s * features.num_tokens + self._scores_s * features.emits
+        prompt_s = self._prompt_s if features.prefill_rows else 0.0
+        return self._token_s * features.num_tokens + self._scores_s * features.emits + prompt_s
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         return self._of(row_features(counts, contexts))
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
-        return within(self._of, counts, contexts, seconds, told)
+    def within(
+        self,
+        counts: Ints,
+        contexts: Ints,
+        seconds: float,
+        told: Mask | None = None,
+        unread_s: float | None = None,
+    ) -> Ints | None:
+        return within(self._of, counts, contexts, seconds, told, unread_s)
 
 
 class Stages:
@@ -168,6 +178,72 @@ def test_listeners_of_a_codec_bound_it_too() -> None:
     assert 45 < stepped(writer, 1, now=0.99).counts[0] <= 50, "a lead that is spent"
 
 
+def listened_to(stages: Stages, dry_at: float) -> None:
+    """Somebody hears a reply until then, unless more of it comes."""
+    slot = stages.frontier.take(0.0, is_spoken=True)
+    edge = Edge("s", "code2wav", first_chunk=1, chunk=4)
+    codec = CodecScheduler("code2wav", CodecConfig(), edge, stages.policies, around=stages.around(1))
+    codec.open(9, None, slot)
+    stages.frontier.begin(slot)
+    stages.frontier.play(slot, dry_at=dry_at)
+
+
+def test_without_a_lead_prompts_get_a_fifth_of_the_time_in_pieces_worth_their_fixed_cost() -> None:
+    cost = Linear(0.004, prompt_s=0.04)
+    stages = Stages(cost=cost)
+    stage = stages.add()
+    talking(stages, stage, max_tokens=2000)
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(2, 250))
+    now, number, read, pieces_s, began = 1.0, 0, 0, list[float](), list[float]()
+    while read < 250:
+        step = stepped(stage, number := number + 1, now)
+        took_s = cost.seconds(step.counts, step.starts)
+        if step.counts.max() > 1:
+            read += int(step.counts.max())
+            began.append(now)
+            pieces_s.append(took_s - 0.004)
+        now += took_s
+    assert len(began) == 6, "four times 52 ms each, of which 40 are not for tokens"
+    assert max(pieces_s) <= 4 * 0.052 + 1e-9
+    assert all(1.0 < gap_s < 1.06 for gap_s in np.diff(began)), "five times 208 ms, the last of them shorter"
+
+
+def test_with_a_lead_to_spare_prompts_get_a_piece_of_every_step() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    stage = stages.add()
+    talking(stages, stage)
+    listened_to(stages, dry_at=9.0)
+    stage.submit(request(2, 900))
+    counts = [stepped(stage, number, 0.1 * number).counts.max() for number in range(1, 6)]
+    assert all(145 < count < 160 for count in counts), "200 ms, 41 of them not for the prompt's tokens"
+
+
+def test_a_stage_with_nothing_else_leaves_its_prompts_out_until_it_may_read_them() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    stage = stages.add()
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(2, 1500))
+    assert 120 < stepped(stage, 0, 1.0).counts[0] <= 132
+    assert not stage.read_next(), "nothing was left out"
+    stage.submit(request(3, 1500))
+    assert stage.plan(1, 1.3) is None
+    assert stage.num_waiting == 1, "nobody joins for nothing"
+    assert stage.read_next()
+    assert 120 < stepped(stage, 1, 1.3).counts[0] <= 132
+    assert stage.plan(2, 2.1) is None
+    assert 120 < stepped(stage, 2, 2.2).counts[0] <= 132
+
+
+def test_what_is_promised_for_each_token_holds_for_each_step() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04), latency=ClassBounds(tpot_s=0.08))
+    stage = stages.add()
+    talking(stages, stage)
+    stage.submit(request(2, 200))
+    counts = [stepped(stage, number).counts.max() for number in range(1, 5)]
+    assert all(36 <= count <= 39 for count in counts), "80 ms, 41 of them not for the prompt's tokens"
+
+
 def test_a_job_without_a_promise_bounds_nothing() -> None:
     for stages, most in ((Stages(), 1000), (Stages(best_effort=ClassBounds(tpot_s=0.1)), 99)):
         stage = stages.add()
@@ -177,19 +253,31 @@ def test_a_job_without_a_promise_bounds_nothing() -> None:
 
 
 def test_how_long_a_reply_can_wait() -> None:
-    def patience(tier: int, tpot_s: float, lead_s: float, begun: bool) -> float:
-        return patience_s(ints([tier]), np.array([tpot_s]), np.array([lead_s]), np.array([begun]))
+    def of(tier: int, tpot_s: float, lead_s: float, begun: bool) -> Patience:
+        return patience(ints([tier]), np.array([tpot_s]), np.array([lead_s]), np.array([begun]))
 
-    assert patience(PERSON, inf, nan, True) == USUAL_S
-    assert patience(PERSON, inf, 8.0, False) == USUAL_S, "the first of it is waited for"
-    assert patience(PERSON, inf, 8.0, True) == LEAD_SHARE * 8.0
-    assert patience(PERSON, inf, 0.0, True) == LEAST_S
-    assert patience(PERSON, 0.03, 8.0, True) == 0.03
-    assert patience(PERSON, inf, inf, True) == inf, "nobody listens any more"
-    assert patience(JOB, inf, nan, True) == inf
-    assert patience(JOB, 0.5, nan, True) == 0.5
-    assert patience_s(NO_INTS, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)) == inf
-    assert Beside().patience_s(0.0) == inf
+    assert of(PERSON, inf, nan, True) == (inf, USUAL_S)
+    assert of(PERSON, inf, 8.0, False) == (inf, USUAL_S), "the first of it is waited for"
+    assert of(PERSON, inf, 8.0, True) == (inf, LEAD_SHARE * 8.0)
+    assert of(PERSON, inf, 0.0, True) == (inf, LEAST_S)
+    assert of(PERSON, 0.03, 8.0, True) == (0.03, inf)
+    assert of(PERSON, inf, inf, True) == NOBODY, "nobody listens any more"
+    assert of(JOB, inf, nan, True) == NOBODY
+    assert of(JOB, 0.5, nan, True) == (0.5, inf)
+    assert patience(NO_INTS, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)) == NOBODY
+
+
+def test_of_all_on_a_device_the_least_counts() -> None:
+    beside, budget = Beside(), Budget(10, 10)
+    assert beside.bounded(budget, 0.0) == budget, "nobody lives there"
+    for number, seconds in enumerate((0.5, 0.2, 0.3)):
+        beside.tell(f"unit {number}", lambda now, least_s=seconds: Patience(inf, least_s + now))
+    beside.read(3.0)
+    assert beside.bounded(budget, 4.0) == Budget(10, 10, 4.2, unread_s=1.0)
+    beside.tell("promised", lambda now: Patience(5.0, inf))
+    assert beside.bounded(budget, 4.0) == Budget(10, 10, 4.2), "a promise holds for every step"
+    beside.tell("unit 1", lambda now: Patience())
+    assert beside.bounded(budget, 4.8).seconds == 5.0
 
 
 def test_a_bound_that_cannot_be_is_refused() -> None:
@@ -230,7 +318,7 @@ def test_whatever_a_policy_chooses_no_step_beside_others_takes_longer(
     for number in range(reads + 12 * 30):
         if not stage.has_work:
             break
-        is_lived = stages.beside.patience_s(0.0) < inf
+        is_lived = stages.beside.patience(0.0) != NOBODY
         step = stepped(stage, number)
         longer = step.counts > 1
         took_s = cost.seconds(step.counts, step.starts)

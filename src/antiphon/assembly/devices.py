@@ -146,6 +146,8 @@ class Device:
             if planned is not None:
                 return planned
         planned = self._first(heads, step, now, asked)
+        if planned is None and not num_in_flight and self._reads_next(asked):
+            planned = self._first(heads, step, now, [])
         if planned is not None:
             return planned
         if self._has_time(aside, now, True):
@@ -181,6 +183,11 @@ class Device:
                 self._last = head.place
                 return planned
         return None
+
+    def _reads_next(self, asked: list[int]) -> bool:
+        """Prompts that units left out for those who live beside them are read where nothing else runs."""
+        schedulers = [self._schedulers[place] for place in asked]
+        return any(one.read_next() for one in schedulers if isinstance(one, ArScheduler))
 
     # -- what shows words so far ---------------------------------------------------------------------
 

@@ -51,8 +51,15 @@ class ProfiledDecoder:
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         return self._model.seconds(row_features(counts, contexts)) if len(counts) else 0.0
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
-        return within(self._model.seconds, counts, contexts, seconds, told)
+    def within(
+        self,
+        counts: Ints,
+        contexts: Ints,
+        seconds: float,
+        told: Mask | None = None,
+        unread_s: float | None = None,
+    ) -> Ints | None:
+        return within(self._model.seconds, counts, contexts, seconds, told, unread_s)
 
 
 class ProfiledCodec:
@@ -68,7 +75,14 @@ class ProfiledCodec:
             return 0.0
         return self._model.seconds(CodecFeatures(len(frames), sum(frames), len(set(frames))))
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
+    def within(
+        self,
+        counts: Ints,
+        contexts: Ints,
+        seconds: float,
+        told: Mask | None = None,
+        unread_s: float | None = None,
+    ) -> Ints | None:
         """Frames are no prompt: no stream is cut."""
         return counts
 

@@ -9,8 +9,14 @@ from antiphon.core.facts import Ints, Mask
 from antiphon.latency.features import ArFeatures, pair_load, row_features
 
 LEAST_SHARE = 0.2
-"""Of a step's time, what its prompts get at least beyond their first tokens: rows that take as long as the
-bound alone, or a prompt's fixed costs that do, would else let them read a token a step, for ever."""
+"""What prompts get at least of the time or, where every step is to keep to its bound, of a step's beyond
+their first tokens: rows that take as long as the bound alone, or a prompt's fixed costs that do, would else
+let them read a token a step, for ever."""
+WORTH = 4.0
+"""A piece of a prompt is worth its fixed cost if it takes so many times that. With shorter ones neither
+prompts nor the replies beside them get on."""
+FEW_TOKENS = 32
+"""Of a prompt: computed in pieces of a size that suits a machine, which is less as a rule."""
 LEAST_TOKENS = 3
 """Of a prompt, whose time is its fixed cost: a prompt of more is cut into pieces of two at least. A token by
 itself is computed by other arithmetic than its neighbours, where a CPU's differs (`docs/exactness.md`)."""
@@ -19,7 +25,12 @@ StepSeconds = Callable[[ArFeatures], float]
 
 
 def within(
-    step_s: StepSeconds, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None
+    step_s: StepSeconds,
+    counts: Ints,
+    contexts: Ints,
+    seconds: float,
+    told: Mask | None = None,
+    unread_s: float | None = None,
 ) -> Ints | None:
     """As `policy.base.StepCost.within` says it. step_s: what a step takes; nan: not known."""
     longer = (counts > 1).nonzero()[0]
@@ -29,14 +40,28 @@ def within(
     step = row_features(counts[ones], contexts[ones])
     alone_s = step_s(step) if step.num_tokens else 0.0
     first = int(longer[0])
-    fewest = min(int(counts[first]), LEAST_TOKENS)
-    least_s = step_s(
-        step.plus(int(contexts[first]), fewest, fewest if told is not None and told[first] else 1)
-    )
+    most, is_first_told = int(counts[first]), told is not None and bool(told[first])
+
+    def with_first_s(tokens: int) -> float:
+        return step_s(step.plus(int(contexts[first]), tokens, tokens if is_first_told else 1))
+
+    least_s = with_first_s(min(most, LEAST_TOKENS))
     if isnan(least_s):
         return None
-    bound_s = max(seconds, least_s / (1.0 - LEAST_SHARE))
     cut = counts.copy()
+    if unread_s is None:
+        bound_s = max(seconds, least_s / (1.0 - LEAST_SHARE))
+    else:
+        whole_s = with_first_s(most)
+        fixed_s = max(least_s - alone_s, _fixed_s(with_first_s, most, whole_s) - alone_s)
+        worth_s = min(alone_s + WORTH * fixed_s, whole_s)
+        owed_s = LEAST_SHARE * unread_s
+        bound_s = seconds
+        if seconds < worth_s:
+            if alone_s + owed_s < worth_s:
+                cut[longer] = 0
+                return cut
+            bound_s = max(worth_s, min(alone_s + owed_s, alone_s / (1.0 - LEAST_SHARE)))
     for at, row in enumerate(longer.tolist()):
         start, count = int(contexts[row]), int(counts[row])
         is_told = told is not None and bool(told[row])
@@ -50,6 +75,14 @@ def within(
             break
         step = longer_step
     return cut
+
+
+def _fixed_s(tokens_s: Callable[[int], float], most: int, whole_s: float) -> float:
+    """What a step takes before its first token of a prompt, if `most` take `whole_s`: few are often computed
+    in the time of one, and some more take that of many."""
+    few = min(FEW_TOKENS, most - 1)
+    few_s = tokens_s(few)
+    return few_s - few * max(whole_s - few_s, 0.0) / (most - few)
 
 
 def _most(

@@ -71,11 +71,13 @@ class Budget:
     rows     that run in the step; the row table may have more
     seconds  that the step may take by the view's cost while others live beside its prompts: these are cut for
              it (`granted`), whatever a policy chose. inf: as long as it takes
+    unread_s for so long no prompt was read on the device. None: prompts get a part of every step
     """
 
     tokens: int
     rows: int
     seconds: float = inf
+    unread_s: float | None = None
 
 
 class StepCost(Protocol):
@@ -85,12 +87,22 @@ class StepCost(Protocol):
         """Of rows that run so many tokens each after so many, int64 [n] each. nan: not known yet."""
         ...
 
-    def within(self, counts: Ints, contexts: Ints, seconds: float, told: Mask | None = None) -> Ints | None:
+    def within(
+        self,
+        counts: Ints,
+        contexts: Ints,
+        seconds: float,
+        told: Mask | None = None,
+        unread_s: float | None = None,
+    ) -> Ints | None:
         """Of rows in order that would run so many tokens each: what they run in a step of at most `seconds`,
         int64 [n]. `told`: rows that are told of each token of their prompt (None: no row). Only rows of
-        several tokens are cut, the last ones first. The first of them runs two tokens at least, and all
-        of them get a fifth of the step at least, where what runs beside them, or a prompt's fixed cost, takes
-        longer. None: not known yet."""
+        several tokens are cut, the last ones first.
+
+        A piece of a prompt that is worth its fixed cost may take longer than that. Without `unread_s` the
+        first of them runs two tokens at least, and all of them get a fifth of the step at least. With it they
+        get a fifth of the time: none of them runs while no prompt was read for less than five times what such
+        a piece takes. None: not known yet."""
         ...
 
 
@@ -102,7 +114,9 @@ def granted(
     if len(counts) > budget.rows:
         counts = np.where(np.arange(len(counts)) < budget.rows, counts, 0)
     if budget.seconds < inf and cost is not None:
-        timely = cost.within(np.minimum(counts, budget.tokens), contexts, budget.seconds, told)
+        timely = cost.within(
+            np.minimum(counts, budget.tokens), contexts, budget.seconds, told, budget.unread_s
+        )
         counts = counts if timely is None else timely
     through = counts.cumsum()
     if not len(counts) or through[-1] <= budget.tokens:

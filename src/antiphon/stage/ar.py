@@ -18,6 +18,7 @@ from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep
 from antiphon.kv.transfers import CopyOrder, KvLease
 from antiphon.policy.base import Budget, Candidate, Mask, Refuse, StepChoice, StepView, Tier
+from antiphon.stage.beside import Patience
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight
 from antiphon.stage.kv_asks import idle
@@ -57,7 +58,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self.config = config
         self.rows = rows = RowLedger(config.max_rows, config.block_size, stage.conditioned)
         self._around.rows.tell(self.name, self._around.stage, lambda: rows.in_use)
-        self._around.beside.tell(self.name, self._patience_s)
+        self._around.beside.tell(self.name, self._patience)
         tickets = tickets or count()
         self._held = KvLedger(stage, config, policies.kv, self.name, tickets, self.rows, self._around.lanes)
         self.kv, self.tiers = self._held.kv, self._held.tiers
@@ -336,9 +337,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         rows = self.rows.running
         is_prompt_near = bool(self._waiting) or np.count_nonzero(self.rows.wanted(rows) > 1) > 0
         if is_prompt_near and bound_s != 0:
-            patience_s = self._around.beside.patience_s(now)
-            if patience_s < inf:
-                budget = replace(budget, seconds=patience_s if bound_s is None else bound_s)
+            bounded = self._around.beside.bounded(budget, now)
+            if bounded.seconds < inf:
+                budget = bounded if bound_s is None else replace(budget, seconds=bound_s)
         self._steps.spendable = budget
         return budget
 
@@ -352,11 +353,11 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """Steps beside whose prompts others lived, and whose time was not known."""
         return self._steps.num_untimed
 
-    def _patience_s(self, now: float) -> float:
+    def _patience(self, now: float) -> Patience:
         """Of those whose replies are being drawn here."""
         rows = self.rows.running
         rows = rows[self.rows.planned[rows] >= self.rows.to_compute[rows]]
-        return self._around.patience_s(self.rows.tier[rows], self.rows.slot[rows], now)
+        return self._around.patience(self.rows.tier[rows], self.rows.slot[rows], now)
 
     def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
         """The same; what it changes of KV is asked for at the next call, which is due at once."""
@@ -380,16 +381,28 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             preempted = self._preempt(view, choice)
             planned = self._steps.carry_out(step, view, choice, order, counts)
             if planned is not None or not preempted:
-                self.num_changes += planned is not None
-                return planned
+                return self._noted(planned, now)
 
     def join_early(self, step: int, now: float) -> ArStep | None:
         """Nothing else can run on the device: the first request whose KV is on its way joins, and its step
         waits for the copies layer by layer. None if there is none."""
         if not self.tiers.num_in_flight:
             return None
-        planned = self._steps.join_early(step, *self._taken(now))
-        self.num_changes += planned is not None
+        return self._noted(self._steps.join_early(step, *self._taken(now)), now)
+
+    def read_next(self) -> bool:
+        """Nothing else runs on the device: prompts that the last plan left out may be read at once. False: it
+        left out none."""
+        if self._steps.left_out:
+            self._around.beside.read_next()
+        return self._steps.left_out
+
+    def _noted(self, planned: ArStep | None, now: float) -> ArStep | None:
+        """The same; with it the stage is another one, and prompts may have been read."""
+        if planned is not None:
+            self.num_changes += 1
+            if (planned.counts > 1).any():
+                self._around.beside.read(now)
         return planned
 
     def _look(self, request: ArRequest) -> None:

@@ -17,7 +17,7 @@ from antiphon.core.plans import ints
 from antiphon.interaction.frontier import Frontier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.base import Place, StepCost, Tier
-from antiphon.stage.beside import Beside, patience_s
+from antiphon.stage.beside import Beside, Patience, patience
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.requests import ArRequest
 from antiphon.stage.rows import RowLedger
@@ -86,12 +86,12 @@ class Surroundings:
         self.ttft_s = np.array([inf if one.ttft_s is None else one.ttft_s for one in found])
         self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
 
-    def patience_s(self, tier: Ints, slots: NDArray[np.intp], now: float) -> float:
+    def patience(self, tier: Ints, slots: NDArray[np.intp], now: float) -> Patience:
         """Of replies that this stage makes, each in its slot of the frontier."""
         lead_s = (
             np.full(len(slots), nan) if self.stage is None else self.frontier.leads_s(self.stage, slots, now)
         )
-        return patience_s(tier, self.tpot_s[tier], lead_s, self.frontier.begun(slots))
+        return patience(tier, self.tpot_s[tier], lead_s, self.frontier.begun(slots))
 
 
 class Candidates:

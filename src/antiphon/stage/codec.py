@@ -15,6 +15,7 @@ from antiphon.core.plans import CodecStep, ints
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.blocks import BlockPool
 from antiphon.policy.base import Budget, Tier
+from antiphon.stage.beside import Patience
 from antiphon.stage.candidates import Listed, Surroundings
 from antiphon.stage.policies import Chooser, StagePolicies, changes, to_run
 
@@ -88,7 +89,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
         self._max_rows = config.max_rows
         self._row_pool = pool = BlockPool(config.max_rows)
         self._around.rows.tell(name, self._around.stage, lambda: pool.in_use)
-        self._around.beside.tell(name, self._patience_s)
+        self._around.beside.tell(name, self._patience)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
 
     @changes
@@ -142,11 +143,11 @@ class CodecScheduler(Chooser[Listed, Flight]):
     def budget(self) -> Budget:
         return Budget(self._max_rows * max(self.edge.first_chunk, self.edge.chunk), self._max_rows)
 
-    def _patience_s(self, now: float) -> float:
+    def _patience(self, now: float) -> Patience:
         """Of those who listen to its streams, or wait for their first sound."""
         streams = self._streams.values()
         slots = np.array([stream.slot for stream in streams], np.intp)
-        return self._around.patience_s(ints([stream.tier for stream in streams]), slots, now)
+        return self._around.patience(ints([stream.tier for stream in streams]), slots, now)
 
     def _candidates(self, now: float) -> Listed:
         """Streams: those with a row, and those without."""

@@ -4,6 +4,7 @@ the step waits for the copies that bring what it reads."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, isnan, nan
 
 import numpy as np
@@ -41,6 +42,8 @@ class StepMaker:
         """Of the next step."""
         self.num_cut = self.num_untimed = 0
         """Steps with prompts beside which others live: cut for them, and those whose time was not known."""
+        self.left_out = False
+        """All that was chosen last were prompts that have had their share of the time."""
         self._cost = cost
         self._unit, self._config = unit, config
         self._requests, self._waiting, self._flights = requests, waiting, flights
@@ -52,13 +55,26 @@ class StepMaker:
     ) -> ArStep | None:
         """The candidates of `order` as far as they get rows, blocks and tokens (`counts`; None: all that they
         can take); None where nothing runs and no request joins."""
+        self.left_out = self._leaves_out(view, order, counts)
+        if self.left_out:
+            return None
         rows, counts, joins = self._seated(view, order, counts, choice.stops)
         rows, counts = self._take(*self._unhindered(rows, counts), choice.stops)
         return self._ordered(step, rows, counts, joins, choice.reason)
 
+    def _leaves_out(self, view: ArCandidates, order: Ints, counts: Ints | None) -> bool:
+        """Are all of these prompts that have had their share of the time?"""
+        if self.spendable.unread_s is None or not len(order):
+            return False
+        wanted = view.tokens[order] if counts is None else np.minimum(counts, view.tokens[order])
+        if np.count_nonzero(wanted == 1):
+            return False
+        return not granted(self.spendable, self._cost, wanted[:1], view.context[order[:1]]).any()
+
     def join_early(self, step: int, view: ArCandidates, choice: StepChoice) -> ArStep | None:
         """The first request whose KV is on its way joins, as chosen and then by age, and its step waits for
         the copies layer by layer. None if there is none."""
+        self.spendable = replace(self.spendable, unread_s=None)
         named = choice.order[choice.order >= view.num_rows].tolist()
         for at in dict.fromkeys((*named, *range(view.num_rows, len(view)))):
             request = view.waiting[at - view.num_rows]
@@ -166,6 +182,7 @@ class StepMaker:
         counts = wanted if counts is None else np.minimum(counts, wanted)
         told = self._rows.told[rows]
         given = granted(budget, cost, counts, contexts, told)
+        self.left_out = len(rows) > 0 and not given.any()
         if budget.seconds < inf and (counts > 1).any():
             took_s = nan if cost is None else cost.seconds(given[given > 0], contexts[given > 0])
             self.num_untimed += isnan(took_s)
