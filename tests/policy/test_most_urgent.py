@@ -87,6 +87,34 @@ def test_a_stage_that_tells_no_urgency_takes_turns_with_first_sounds() -> None:
     assert policy.events["urgency_unknown"] == 3
 
 
-def test_a_spare_lead_is_above_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"spare_s is 0\.0; it must be above 0"):
-        MostUrgent(0.0)
+def taken(policy: MostUrgent, urgencies: tuple[int, ...], every_s: float, count: int) -> list[int]:
+    """The places that step one after the other."""
+    heads = [cast(Head, SimpleNamespace(place=at, urgency=one)) for at, one in enumerate(urgencies)]
+    turns = list[int]()
+    for step in range(count):
+        turns.append(policy.decide(heads, turns[-1] if turns else None, step * every_s).index)
+    return turns
+
+
+def test_first_sounds_wait_for_what_runs_dry_for_so_long_at_most() -> None:
+    """Then they have one turn, once those have had theirs that come before them in pipeline order."""
+    assert taken(MostUrgent(yields_s=0.25), (1, 2, 0, 0), 0.07, 11) == [0, 2, 3, 2, 3, 0, 2, 3, 2, 3, 0]
+    assert taken(MostUrgent(), (1, 2, 0, 0), 0.07, 6) == [2, 3, 2, 3, 2, 3]
+
+
+def test_the_turn_is_of_the_first_sounds_that_are_nearest() -> None:
+    """Others come after them: nobody who has come so far waits for all who come later."""
+    assert taken(MostUrgent(yields_s=0.25), (1, 1, 2, 0), 0.3, 4) == [1, 3, 1, 3]
+    assert taken(MostUrgent(yields_s=0.25), (1, 2, 2, 0), 0.3, 4) == [0, 3, 0, 3]
+
+
+def test_what_is_well_buffered_takes_no_turn_of_what_runs_dry() -> None:
+    policy = MostUrgent(yields_s=0.25)
+    assert taken(policy, (2, 0), 0.1, 9) == [1] * 9
+    assert policy.events["others_yield"] == 6
+
+
+@pytest.mark.parametrize("name", ["spare_s", "yields_s"])
+def test_times_are_above_nothing(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is 0\.0; it must be above 0"):
+        MostUrgent(**{name: 0.0})

@@ -19,29 +19,43 @@ class MostUrgent:
 
     spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
                inf: first sounds wait for them (the order of Algorithm 1)
+    yields_s   first sounds wait so long at most for those with less, and then take one turn with them, who is
+               nearest to it first: each needs few, and where the device has too much to do there is always
+               somebody with less; inf: for as long as it takes
     """
 
     name = "most-urgent"
 
-    def __init__(self, spare_s: float = inf) -> None:
-        if not spare_s > 0:
-            raise ConfigError(f"spare_s is {spare_s}; it must be above 0")
-        self._spare_s = spare_s
+    def __init__(self, spare_s: float = inf, yields_s: float = inf) -> None:
+        for name, value in (("spare_s", spare_s), ("yields_s", yields_s)):
+            if not value > 0:
+                raise ConfigError(f"{name} is {value}; it must be above 0")
+        self._spare_s, self._yields_s = spare_s, yields_s
         self.events = {"others_yield": 0, "urgency_unknown": 0}
         """others_yield: other stages with work, each time that one is chosen whose reply would run dry."""
+        self._all_asked_at = -inf
+        """When nothing kept first sounds from the device."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
-        chosen, least, reason = 0, IDLE + 1, ""
+        is_owed = now > self._all_asked_at + self._yields_s
+        chosen, least, reason, nearest = 0, IDLE + 1, "", -1
         for at in sorted(range(len(heads)), key=lambda at: heads[at].place <= after):
             told = heads[at].urgency
-            counted = self._counted(heads[at], told)
+            counted = FIRST_SOUND if is_owed and told == RUNS_DRY else self._counted(heads[at], told)
+            if told == FIRST_SOUND:
+                nearest = max(nearest, at)
             if counted < least:
                 chosen, least = at, counted
                 reason = URGENCIES[counted] if counted == told else IN_TURN
             if least == RUNS_DRY:
                 self.events["others_yield"] += len(heads) - 1
-                break
+                return DeviceChoice(chosen, reason=reason)
+        is_next = reason != IN_TURN
+        if is_owed and is_next and nearest >= 0:
+            chosen = nearest
+        if is_next or nearest < 0:
+            self._all_asked_at = now
         return DeviceChoice(chosen, reason=reason)
 
     def _counted(self, head: Head, urgency: int | None) -> int:
