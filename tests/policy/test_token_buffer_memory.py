@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
+import pytest
+
 from antiphon.policy.base import StepView
 from antiphon.policy.memory import NOTHING, KvState, Lane
 from antiphon.policy.token_buffer import SOON_S, TokenBuffer
@@ -28,6 +30,18 @@ def test_a_preempted_request_waits_for_a_look_at_where_its_kv_is() -> None:
     assert policy.decide_pace(view, hold.wake_at or 0.0).held is None
     told(policy, stage(2, 2, lead_s=[3.0, 0.5], begun=[1, 1], request=[7, 8]))
     assert not policy._brings, "it has its row"
+
+
+@pytest.mark.parametrize("has_kv", [True, False])
+def test_it_asks_again_while_there_is_kv_of_a_preempted_request(has_kv: bool) -> None:
+    """Also where the stage comes to rest, and is not looked at again."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    told(policy, stage(1, 2, lead_s=[3.0, 0.5], begun=[1, 1], request=[7, 8]))
+    kv = Kv(requests={"eight #8": 8}, states={"eight #8": KvState.PAUSED})
+    assert policy.decide_fetch(kv.view, NOW).wake_at == NOW + SOON_S
+    later = Kv(requests={"eight": 8}, states={"eight": KvState.RUNNING}) if has_kv else Kv()
+    assert policy.decide_fetch(later.view, NOW).wake_at is None, "it runs, or is over"
 
 
 def test_nothing_else_is_computed_from_its_start_while_what_goes_on_is_looked_at() -> None:
@@ -66,7 +80,7 @@ def test_a_look_that_finds_nothing_to_bring_changes_nothing_before_the_hold_ends
     told(policy, stage(2, 4, held=[8, 8, 0, 0], needs=[0, 0, 8, 8], **columns))
     told(policy, nobody())
     policy.decide_fetch(Kv().view, NOW + SOON_S / 2)
-    assert policy._brings == {102: False, 103: False}, "nothing is left of their KV"
+    assert policy._brings == dict.fromkeys((100, 101, 102, 103), False), "nothing is left of their KV"
     assert sorted(told(policy, nobody(), NOW + SOON_S / 2).order.tolist()) == [2, 3]
 
 

@@ -114,7 +114,7 @@ class TokenBuffer:
         """The same, by request; None: nothing was asked of them since."""
         self._num_rows = 0
         """That are in use, as of then."""
-        self._num_paused = 0
+        self._paused: set[int] = set()
         """Requests that have begun and have no row, as of then, and those that lost theirs since."""
         self._held: dict[int, _Looked] = {}
         """Preempted requests that are to go on."""
@@ -179,7 +179,7 @@ class TokenBuffer:
             self._brings = {one: does for one, does in self._brings.items() if does or one in still}
         self._is_anew = self._rounds.has_host and self._plan is not plan_before
         goes_on = view.begun[num_rows:].copy()
-        self._num_paused = int(np.count_nonzero(goes_on))
+        self._paused = {*view.request[num_rows:][goes_on].tolist()}
         goes_on &= view.ready[num_rows:]
         if self._plan is not None:
             goes_on &= self._places(view) >= 0
@@ -213,7 +213,7 @@ class TokenBuffer:
         """Prompts first while all find room; else as the round has it."""
         self._rounds.most_rows = budget.rows
         choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
-        self._num_paused += len(choice.preempt)
+        self._paused.update(view.request[choice.preempt].tolist())
         return replace(choice, moves=True) if self._is_anew else choice
 
     def _pressed(self, view: StepView) -> StepChoice:
@@ -397,20 +397,18 @@ class TokenBuffer:
 
     def decide_fetch(self, view: KvView, now: float) -> Selection:
         """What a request waits for. Of those that were preempted only what is to go on, unless it is computed
-        sooner (§4.2.3). Asked again soon while any is preempted: the round that has it go on comes after
-        this."""
+        sooner (§4.2.3). Asked again soon while there is KV of any that is preempted: the round that has it
+        go on comes after this. The stage may since have come to rest, and is then not looked at again."""
         self._rounds.note_links(view, self._write)
         requests, waiting = view.requests, list(view.waiting())
         owner_of = {request: owner for owner, request in requests.items()}
+        self._brings |= dict.fromkeys(self._paused - owner_of.keys(), False)  # it has no KV, or is over
         back = view.back
         queued_s = known_s(back.queued_s)
         owners: list[str] = []
         for request in self._going_on(view, waiting):
             owner = owner_of.get(request)
-            if owner is None:  # nothing of its KV is left
-                self._brings[request] = False
-                continue
-            if not self._brings.get(request, True):
+            if owner is None or not self._brings.get(request, True):
                 continue
             num_away, look = view.num_away(owner), self._held.get(request)
             if num_away and look is not None and request not in self._brings and owner not in waiting:
@@ -421,7 +419,9 @@ class TokenBuffer:
                 owners.append(owner)
                 queued_s += num_away * known_s(back.block_s)
         owners += [owner for owner in waiting if owner not in requests]
-        wake_at = now + SOON_S if self._num_paused else None
+        paused = (owner_of[one] for one in self._paused & owner_of.keys())
+        is_any_paused = any(view.state(owner) is not KvState.RUNNING for owner in paused)
+        wake_at = now + SOON_S if is_any_paused else None
         is_first = self._plan is not None
         return Selection(owners, view.num_blocks, "a request is to go on", wake_at=wake_at, is_first=is_first)
 
