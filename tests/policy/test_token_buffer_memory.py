@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.policy.base import StepView
+from antiphon.policy.base import Place, StepView
 from antiphon.policy.memory import NOTHING, KvState, Lane
 from antiphon.policy.token_buffer import SOON_S, TokenBuffer
 from policy.readers import NOW, Kv, Takes, crowded, told
@@ -66,6 +66,21 @@ def test_nothing_else_is_computed_from_its_start_while_what_goes_on_is_looked_at
     assert sorted(told(policy, nobody).order.tolist()) == [2, 3], "and not the oldest, whose KV left"
     policy.decide_fetch(Kv(requests={"c": 102}, waits=("c",), away={"c": 8}).view, NOW)
     assert sorted(told(policy, nobody, NOW + 0.4).order.tolist()) == [2, 3]
+
+
+def test_what_gave_way_does_not_take_the_room_of_what_is_still_coming() -> None:
+    """It would give way again as soon as that is there, and neither would ever get a token."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    assert told(policy, crowded()).preempt.tolist() == [0]
+    columns: dict[str, Any] = {"lead_s": [9.0, nan], "begun": [1, 0], "rate": [10.0] * 2, "num_blocks": 20}
+    columns |= {"held": [0, 0], "needs": [8, 6], "num_free": 0, "request": [100, 102], "ready": [1, 0]}
+
+    def order(place: Place) -> list[int]:
+        return told(policy, stage(0, 2, place=[Place.HOST, place], **columns)).order.tolist()
+
+    assert order(Place.COMING) == [1], "a session's past, for the first word"
+    assert order(Place.DEVICE) == [1, 0], "it waits for something else, and one must run"
 
 
 def test_a_look_that_finds_nothing_to_bring_changes_nothing_before_the_hold_ends() -> None:

@@ -20,6 +20,7 @@ from antiphon.policy.base import (
     SHORTER,
     Budget,
     Hold,
+    Place,
     StepChoice,
     StepView,
     Told,
@@ -329,7 +330,7 @@ class TokenBuffer:
         places = self._places(view)
         at = (places >= 0).nonzero()[0]
         resumed = at[places[at].argsort()] + num_rows
-        if not (ready.any() or view.ready[resumed].any() or self._is_bringing()):
+        if not (ready.any() or view.ready[resumed].any() or self._is_bringing(view, resumed)):
             could_run = view.ready[num_rows:].nonzero()[0][:1] + num_rows
             resumed = np.concatenate((resumed, could_run))  # one must run
         order = np.concatenate((*parts, resumed))
@@ -342,11 +343,13 @@ class TokenBuffer:
         rows = slice(view.num_rows)
         return (np.fmax(view.lead_s[rows], 0.0) < self._interval_s) & (view.rate[rows] != inf)
 
-    def _is_bringing(self) -> bool:
-        """Is any KV to be brought of those that are to get a row, or is one held for a look at where its KV
-        is? What that finds before the hold ends changes nothing until then."""
+    def _is_bringing(self, view: StepView, resumed: Ints) -> bool:
+        """Is any KV to be brought of those that are to get a row, a session's past included, or is one held
+        for a look at where its KV is? What that finds before the hold ends changes nothing until then."""
         assert self._plan is not None
-        return any(one in self._held or self._brings.get(one, False) for one in self._plan.resumes.requests)
+        if any(one in self._held or self._brings.get(one, False) for one in self._plan.resumes.requests):
+            return True
+        return bool((view.place[resumed] == Place.COMING).any())
 
     # -- KV (§5) -------------------------------------------------------------------------------------
 
