@@ -114,6 +114,31 @@ def test_what_is_well_buffered_takes_no_turn_of_what_runs_dry() -> None:
     assert policy.events["others_yield"] == 6
 
 
+def named(policy: MostUrgent, urgencies: dict[int, int], last: int | None, now: float) -> int:
+    """The place that is named, of stages at these."""
+    heads = [cast(Head, SimpleNamespace(place=place, urgency=one)) for place, one in urgencies.items()]
+    return heads[policy.decide(heads, last, now).index].place
+
+
+def test_a_turn_of_which_the_stage_can_make_nothing_is_of_the_next_nearest() -> None:
+    policy = MostUrgent(yields_s=0.25)
+    assert named(policy, {0: 1, 1: 0, 2: 1}, 1, 9.0) == 2
+    assert named(policy, {0: 1, 1: 0}, 1, 9.0) == 0
+    assert named(policy, {0: 1, 1: 0, 2: 1}, 0, 9.1) == 1, "they had their turn"
+    assert named(policy, {0: 0, 1: 1, 2: 0, 3: 1}, 2, 9.4) == 3
+    assert named(policy, {0: 0, 1: 1, 2: 0}, 2, 9.4) == 1, "whoever is next in pipeline order"
+
+
+def test_a_turn_that_nobody_could_take_is_still_owed() -> None:
+    policy = MostUrgent(yields_s=0.25)
+    assert named(policy, {0: 1, 1: 0, 2: 0}, 2, 9.0) == 0
+    assert named(policy, {1: 0, 2: 0}, 2, 9.0) == 1
+    assert named(policy, {0: 1, 1: 0, 2: 0}, 1, 9.1) == 2, "those that run dry have theirs"
+    assert named(policy, {0: 1, 1: 0, 2: 0}, 2, 9.2) == 0
+    assert named(policy, {0: 1, 1: 0, 2: 0}, 0, 9.3) == 1
+    assert named(policy, {0: 1, 1: 0, 2: 0}, 2, 9.4) == 1, "it was taken at 9.2"
+
+
 @pytest.mark.parametrize("name", ["spare_s", "yields_s"])
 def test_times_are_above_nothing(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name} is 0\.0; it must be above 0"):

@@ -20,8 +20,8 @@ class MostUrgent:
     spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
                inf: first sounds wait for them (the order of Algorithm 1)
     yields_s   first sounds wait so long at most for those with less, and then take one turn with them, who is
-               nearest to it first: each needs few, and where the device has too much to do there is always
-               somebody with less; inf: for as long as it takes
+               nearest to it first, of those that can run: each needs few, and where the device has too much
+               to do there is always somebody with less; inf: for as long as it takes
     """
 
     name = "most-urgent"
@@ -35,9 +35,12 @@ class MostUrgent:
         """others_yield: other stages with work, each time that one is chosen whose reply would run dry."""
         self._all_asked_at = -inf
         """When nothing kept first sounds from the device."""
+        self._named: tuple[int, int | None, float] | None = None
+        """Who was to take their turn, after which stage, and when: they had it if that one steps."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
+        could_not = self._could_not(last, now)
         is_owed = now > self._all_asked_at + self._yields_s
         chosen, least, reason, nearest = 0, IDLE + 1, "", -1
         for at in sorted(range(len(heads)), key=lambda at: heads[at].place <= after):
@@ -52,11 +55,25 @@ class MostUrgent:
                 self.events["others_yield"] += len(heads) - 1
                 return DeviceChoice(chosen, reason=reason)
         is_next = reason != IN_TURN
-        if is_owed and is_next and nearest >= 0:
-            chosen = nearest
-        if is_next or nearest < 0:
+        if is_owed and (is_next or could_not) and nearest >= 0:
+            self._named = heads[nearest].place, last, now
+            return DeviceChoice(nearest, reason=URGENCIES[FIRST_SOUND])
+        if not could_not and (is_next or nearest < 0):
             self._all_asked_at = now
         return DeviceChoice(chosen, reason=reason)
+
+    def _could_not(self, last: int | None, now: float) -> bool:
+        """Is it asked again at once, since the stage that was to take the turn of first sounds cannot run? If
+        that one has stepped, the turn is over."""
+        if self._named is None:
+            return False
+        place, before, at = self._named
+        if now == at and (last != place or last == before):
+            return True
+        self._named = None
+        if last == place:
+            self._all_asked_at = at
+        return False
 
     def _counted(self, head: Head, urgency: int | None) -> int:
         """What a head's urgency counts as."""
