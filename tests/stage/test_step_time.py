@@ -178,6 +178,13 @@ def test_listeners_of_a_codec_bound_it_too() -> None:
     assert 45 < stepped(writer, 1, now=0.99).counts[0] <= 50, "a lead that is spent"
 
 
+def begun(stages: Stages) -> int:
+    """Where a reply is of which a person has the first, and nobody knows how far ahead it is."""
+    slot = stages.frontier.take(0.0, is_spoken=True)
+    stages.frontier.begin(slot)
+    return slot
+
+
 def listened_to(stages: Stages, dry_at: float) -> None:
     """Somebody hears a reply until then, unless more of it comes."""
     slot = stages.frontier.take(0.0, is_spoken=True)
@@ -192,7 +199,7 @@ def test_without_a_lead_prompts_get_a_fifth_of_the_time_in_pieces_worth_their_fi
     cost = Linear(0.004, prompt_s=0.04)
     stages = Stages(cost=cost)
     stage = stages.add()
-    talking(stages, stage, max_tokens=2000)
+    talking(stages, stage, max_tokens=2000, slot=begun(stages))
     listened_to(stages, dry_at=1.0)
     stage.submit(request(2, 250))
     now, number, read, pieces_s, began = 1.0, 0, 0, list[float](), list[float]()
@@ -225,14 +232,110 @@ def test_a_stage_with_nothing_else_leaves_its_prompts_out_until_it_may_read_them
     listened_to(stages, dry_at=1.0)
     stage.submit(request(2, 1500))
     assert 120 < stepped(stage, 0, 1.0).counts[0] <= 132
-    assert not stage.read_next(), "nothing was left out"
+    assert not stage.left_out
     stage.submit(request(3, 1500))
     assert stage.plan(1, 1.3) is None
     assert stage.num_waiting == 1, "nobody joins for nothing"
-    assert stage.read_next()
+    assert stage.left_out
+    stage.be_alone(True)
     assert 120 < stepped(stage, 1, 1.3).counts[0] <= 132
+    stage.be_alone(False)
     assert stage.plan(2, 2.1) is None
     assert 120 < stepped(stage, 2, 2.2).counts[0] <= 132
+
+
+def test_a_unit_is_owed_its_time_whatever_short_prompts_another_reads() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    writer, talker = stages.add("writer"), stages.add("talker", place=1)
+    listened_to(stages, dry_at=1.0)
+    writer.submit(request(1, 1500))
+    assert stepped(writer, 0, 1.0).counts[0] > 120
+    for number, now in enumerate((1.3, 1.6, 1.9, 2.2), 1):
+        talker.submit(request(10 + number, 5, 1))
+        assert stepped(talker, number, now).counts.tolist() == [5]
+    assert stepped(writer, 9, 2.2).counts[0] > 120
+
+
+def test_where_the_first_of_a_reply_is_waited_for_each_step_counts() -> None:
+    """A piece worth its fixed cost takes long on a slow machine, and others would hold it up."""
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    stage = stages.add()
+    talking(stages, stage)
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(2, 200))
+    counts = [stepped(stage, number, 1.0 + 0.06 * number).counts.max() for number in range(1, 5)]
+    assert all(6 <= count <= 20 for count in counts), "50 ms, 41 of them not for tokens"
+
+
+def test_nobody_joins_a_step_of_others_for_nothing() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    stage = stages.add()
+    talking(stages, stage, slot=begun(stages))
+    listened_to(stages, dry_at=1.0)
+    for number, now in ((2, 1.0), (3, 1.1)):
+        stage.submit(request(number, 100, 1))
+        step = stepped(stage, number, now)
+    assert (step.counts.tolist(), step.joins) == ([1], ())
+    assert (stage.num_waiting, stage.left_out) == (1, False)
+
+
+def test_nobody_joins_for_nothing_where_the_others_wait_for_their_kv() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    stage = stages.add()
+    talking(stages, stage, slot=begun(stages))
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(2, 100, 1))
+    assert max(stepped(stage, 1, 1.0).counts) == 100
+    stage.submit(request(3, 100))
+    stage._steps._are_there = lambda rows: np.zeros(len(rows), np.bool_)
+    step = stepped(stage, 2, 1.1)
+    assert (step.counts.tolist(), step.joins) == ([1], ())
+
+
+def test_a_prompt_whose_kv_is_on_its_way_lets_no_other_join_for_its_share() -> None:
+    stages = Stages(cost=Linear(prompt_s=0.04))
+    stage = stages.add()
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(1, 150))
+    read = int(stepped(stage, 0, 1.0).counts[0])
+    stage.submit(request(2, 1500))
+    stage._steps._are_there = lambda rows: rows != 0
+    step = stepped(stage, 1, 1.4)
+    assert (step.rows.tolist(), step.counts.tolist(), step.joins) == ([0], [150 - read], ())
+
+
+class NewestFirst:
+    """Who came last goes first."""
+
+    name = "newest-first"
+
+    def decide(self, view: Any, budget: Any, now: float) -> StepChoice:
+        return StepChoice(view.ready.nonzero()[0][::-1], "")
+
+
+def test_a_prompt_without_room_keeps_no_other_from_its_share() -> None:
+    stages = Stages(NewestFirst(), Linear(prompt_s=0.04))
+    stage = stages.add(num_blocks=16)
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(1, 150))
+    assert 120 < stepped(stage, 0, 1.0).counts[0] < 138
+    stage.submit(request(2, 250))
+    assert stage.plan(1, 1.1) is None
+    assert stage.left_out
+    assert stepped(stage, 1, 1.4).emits.tolist() == [1], "the rest of a prompt takes less than all of it"
+
+
+def test_a_prompt_that_is_told_of_is_owed_what_that_takes() -> None:
+    stages = Stages(cost=Linear(scores_s=0.01, prompt_s=0.04))
+    stage = stages.add()
+    listened_to(stages, dry_at=1.0)
+    stage.submit(request(1, 100, 1))
+    assert stepped(stage, 0, 1.0).counts.tolist() == [100]
+    sampling = Sampling(max_tokens=9, logprobs=1, prompt_logprobs=True)
+    stage.submit(request(2, 10, sampling=sampling))
+    assert stage.plan(1, 1.4) is None
+    assert (stage.num_waiting, stage.left_out) == (1, True)
+    assert stepped(stage, 1, 1.8).counts.tolist() == [10]
 
 
 def test_what_is_promised_for_each_token_holds_for_each_step() -> None:
@@ -256,28 +359,32 @@ def test_how_long_a_reply_can_wait() -> None:
     def of(tier: int, tpot_s: float, lead_s: float, begun: bool) -> Patience:
         return patience(ints([tier]), np.array([tpot_s]), np.array([lead_s]), np.array([begun]))
 
-    assert of(PERSON, inf, nan, True) == (inf, USUAL_S)
-    assert of(PERSON, inf, 8.0, False) == (inf, USUAL_S), "the first of it is waited for"
-    assert of(PERSON, inf, 8.0, True) == (inf, LEAD_SHARE * 8.0)
-    assert of(PERSON, inf, 0.0, True) == (inf, LEAST_S)
-    assert of(PERSON, 0.03, 8.0, True) == (0.03, inf)
+    assert of(PERSON, inf, nan, True) == (inf, USUAL_S, inf)
+    assert of(PERSON, inf, 8.0, False) == (USUAL_S, inf, inf), "the first of it is waited for"
+    assert of(PERSON, inf, 8.0, True) == (inf, inf, LEAD_SHARE * 8.0)
+    assert of(PERSON, inf, 0.0, True) == (inf, inf, LEAST_S)
+    assert of(PERSON, 0.03, 8.0, True) == (0.03, inf, inf)
     assert of(PERSON, inf, inf, True) == NOBODY, "nobody listens any more"
     assert of(JOB, inf, nan, True) == NOBODY
-    assert of(JOB, 0.5, nan, True) == (0.5, inf)
+    assert of(JOB, 0.5, nan, True) == (0.5, inf, inf)
     assert patience(NO_INTS, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_)) == NOBODY
 
 
 def test_of_all_on_a_device_the_least_counts() -> None:
     beside, budget = Beside(), Budget(10, 10)
-    assert beside.bounded(budget, 0.0) == budget, "nobody lives there"
+    assert beside.bounded("unit 0", budget, 0.0) == budget, "nobody lives there"
     for number, seconds in enumerate((0.5, 0.2, 0.3)):
-        beside.tell(f"unit {number}", lambda now, least_s=seconds: Patience(inf, least_s + now))
-    beside.read(3.0)
-    assert beside.bounded(budget, 4.0) == Budget(10, 10, 4.2, unread_s=1.0)
-    beside.tell("promised", lambda now: Patience(5.0, inf))
-    assert beside.bounded(budget, 4.0) == Budget(10, 10, 4.2), "a promise holds for every step"
+        beside.tell(f"unit {number}", lambda now, least_s=seconds: Patience(inf, inf, least_s + now))
+    beside.read("unit 0", 3.0)
+    assert beside.bounded("unit 0", budget, 4.0) == Budget(10, 10, 4.2, unread_s=1.0)
+    assert beside.bounded("unit 2", budget, 4.0).unread_s == inf, "it has read none"
+    beside.tell("unknown", lambda now: Patience(inf, 4.1))
+    assert beside.bounded("unit 0", budget, 4.0) == Budget(10, 10, 4.1), "who is not known to have a lead"
+    beside.tell("unknown", lambda now: Patience())
+    beside.tell("promised", lambda now: Patience(5.0))
+    assert beside.bounded("unit 0", budget, 4.0) == Budget(10, 10, 4.2), "a promise holds for every step"
     beside.tell("unit 1", lambda now: Patience())
-    assert beside.bounded(budget, 4.8).seconds == 5.0
+    assert beside.bounded("unit 0", budget, 4.8).seconds == 5.0
 
 
 def test_a_bound_that_cannot_be_is_refused() -> None:

@@ -145,20 +145,18 @@ class Device:
             planned = self._first(aside, step, now, asked)
             if planned is not None:
                 return planned
-        planned = self._first(heads, step, now, asked)
-        if planned is None and not num_in_flight and self._reads_next(asked):
-            planned = self._first(heads, step, now, [])
+        planned = self._first_of_all(heads, step, now, asked, num_in_flight)
         if planned is not None:
             return planned
         if self._has_time(aside, now, True):
-            planned = self._first(aside, step, now, asked)
+            planned = self._first_of_all(aside, step, now, asked, num_in_flight)
             if planned is not None:
                 return planned
         elif aside:
             self._question.wake_at = soonest(self.wake_at, now + AGAIN_S)
         for place in asked:
             scheduler = schedulers[place]
-            if isinstance(scheduler, ArScheduler):
+            if isinstance(scheduler, ArScheduler) and not (num_in_flight and scheduler.left_out):
                 planned = scheduler.join_early(step, now)
                 if planned is not None:
                     self._last = place
@@ -184,10 +182,22 @@ class Device:
                 return planned
         return None
 
-    def _reads_next(self, asked: list[int]) -> bool:
-        """Prompts that units left out for those who live beside them are read where nothing else runs."""
-        schedulers = [self._schedulers[place] for place in asked]
-        return any(one.read_next() for one in schedulers if isinstance(one, ArScheduler))
+    def _first_of_all(
+        self, heads: list[UnitHead], step: int, now: float, asked: list[int], num_in_flight: int
+    ) -> Step | None:
+        """The same. Where nothing else runs on the device, it may read prompts that these units left out for
+        those who live beside them."""
+        planned = self._first(heads, step, now, asked)
+        if planned is not None or num_in_flight:
+            return planned
+        schedulers = [self._schedulers[head.place] for head in heads]
+        leaving = [one for one in schedulers if isinstance(one, ArScheduler) and one.left_out]
+        for one in leaving:
+            one.be_alone(True)
+        planned = self._first(heads, step, now, []) if leaving else None
+        for one in leaving:
+            one.be_alone(False)
+        return planned
 
     # -- what shows words so far ---------------------------------------------------------------------
 

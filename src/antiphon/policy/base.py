@@ -71,7 +71,7 @@ class Budget:
     rows     that run in the step; the row table may have more
     seconds  that the step may take by the view's cost while others live beside its prompts: these are cut for
              it (`granted`), whatever a policy chose. inf: as long as it takes
-    unread_s for so long no prompt was read on the device. None: prompts get a part of every step
+    unread_s for so long the unit read no prompt. None: prompts get a part of every step
     """
 
     tokens: int

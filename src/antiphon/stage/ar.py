@@ -79,6 +79,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self._named = NO_INTS
         """Waiting requests in the order in which the policy named them last, if some were not ready."""
         self._has_host = self.tiers.host.num_blocks > 0
+        self._is_alone = False
         self._kept, self._to_write = Question(), Question()
         self._lacked: tuple[ArRequest, frozenset[int]] | None = None
         """It, and the media that it turned out to lack when a policy looked; noted by the next plan."""
@@ -337,7 +338,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         rows = self.rows.running
         is_prompt_near = bool(self._waiting) or np.count_nonzero(self.rows.wanted(rows) > 1) > 0
         if is_prompt_near and bound_s != 0:
-            bounded = self._around.beside.bounded(budget, now)
+            bounded = self._around.beside.bounded(self.name, budget, now)
+            if self._is_alone and bounded.unread_s is not None:
+                bounded = replace(bounded, unread_s=inf)
             if bounded.seconds < inf:
                 budget = bounded if bound_s is None else replace(budget, seconds=bound_s)
         self._steps.spendable = budget
@@ -390,19 +393,21 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             return None
         return self._noted(self._steps.join_early(step, *self._taken(now)), now)
 
-    def read_next(self) -> bool:
-        """Nothing else runs on the device: prompts that the last plan left out may be read at once. False: it
-        left out none."""
-        if self._steps.left_out:
-            self._around.beside.read_next()
+    @property
+    def left_out(self) -> bool:
+        """Did the last plan run nothing, and leave out prompts for those who live beside them?"""
         return self._steps.left_out
+
+    def be_alone(self, is_alone: bool) -> None:
+        """Does nothing else run on the device? Then prompts are read at once."""
+        self._is_alone, self._chosen = is_alone, None
 
     def _noted(self, planned: ArStep | None, now: float) -> ArStep | None:
         """The same; with it the stage is another one, and prompts may have been read."""
         if planned is not None:
             self.num_changes += 1
             if (planned.counts > 1).any():
-                self._around.beside.read(now)
+                self._around.beside.read(self.name, now)
         return planned
 
     def _look(self, request: ArRequest) -> None:

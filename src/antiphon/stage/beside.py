@@ -25,31 +25,39 @@ class Patience(NamedTuple):
     """The least time that any of some replies can wait for its next token or frame. inf: none of them is
     waited for.
 
-    promised_s  what a class is promised, for each token
-    usual_s     of others a share of the lead
+    each_s   in every step: what a class is promised for each token, and what is usual of a reply of which its
+             person has nothing yet, for whom each step comes first
+    usual_s  of one that they have begun with, and of which nobody knows how far ahead it is
+    lead_s   of others a share of the lead, which lasts over a few steps
     """
 
-    promised_s: float = inf
+    each_s: float = inf
     usual_s: float = inf
+    lead_s: float = inf
 
 
 def patience(tier: Ints, tpot_s: Floats, lead_s: Floats, begun: Mask) -> Patience:
     """Of these replies. All [n]."""
     if not len(tier):
         return Patience()
-    ahead_s = np.where(begun & ~np.isnan(lead_s), np.maximum(LEAD_SHARE * lead_s, LEAST_S), USUAL_S)
-    ahead_s[(tier != LATENCY) | (lead_s == inf) | (tpot_s < inf)] = inf
-    return Patience(float(tpot_s.min()), float(ahead_s.min()))
+    is_known = ~np.isnan(lead_s)
+    is_waited_for = (tier == LATENCY) & (lead_s != inf) & (tpot_s == inf)
+    each_s = float(tpot_s.min())
+    if (is_waited_for & ~begun).any():
+        each_s = min(each_s, USUAL_S)
+    usual_s = USUAL_S if (is_waited_for & begun & ~is_known).any() else inf
+    leads_s = lead_s[is_waited_for & begun & is_known]
+    return Patience(each_s, usual_s, max(LEAD_SHARE * float(leads_s.min()), LEAST_S) if len(leads_s) else inf)
 
 
 class Beside:
-    """How long those can wait whose replies the units of one device make. Owner of when a prompt was read
-    there last."""
+    """How long those can wait whose replies the units of one device make. Owner of when each of these read a
+    prompt last."""
 
     def __init__(self) -> None:
         self._units: dict[str, Callable[[float], Patience]] = {}
-        self._read_at = -inf
-        """When a prompt was read there last."""
+        self._read_at: dict[str, float] = {}
+        """When each unit read a prompt last: a short one of another pays for no piece that is worth more."""
 
     def tell(self, unit: str, patience: Callable[[float], Patience]) -> None:
         """A unit begins, or begins anew. `patience`: of those in it, at a moment."""
@@ -60,17 +68,14 @@ class Beside:
         found = [patience(now) for patience in self._units.values()]
         return Patience(*map(min, zip(Patience(), *found, strict=True)))
 
-    def bounded(self, budget: Budget, now: float) -> Budget:
-        """The same for a step with prompts, as long as those here can wait. What is promised for each token
-        holds for each step; leads of others last over a few."""
-        promised_s, usual_s = self.patience(now)
-        unread_s = now - self._read_at if promised_s == inf and usual_s < inf else None
-        return replace(budget, seconds=min(promised_s, usual_s), unread_s=unread_s)
+    def bounded(self, unit: str, budget: Budget, now: float) -> Budget:
+        """The same for a step of this unit with prompts, as long as those here can wait. Only leads, where
+        these are the least, last over a few steps."""
+        least = self.patience(now)
+        has_lead = least.each_s == inf and least.lead_s < least.usual_s
+        unread_s = now - self._read_at.get(unit, -inf) if has_lead else None
+        return replace(budget, seconds=min(least), unread_s=unread_s)
 
-    def read(self, now: float) -> None:
-        """A step that reads a prompt was planned."""
-        self._read_at = now
-
-    def read_next(self) -> None:
-        """Nothing else runs on the device: a prompt may be read at once."""
-        self._read_at = -inf
+    def read(self, unit: str, now: float) -> None:
+        """A step of it that reads a prompt was planned."""
+        self._read_at[unit] = now

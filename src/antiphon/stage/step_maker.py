@@ -10,7 +10,7 @@ from math import inf, isnan, nan
 import numpy as np
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints
+from antiphon.core.facts import Ints, Mask
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.transfers import Transfer
 from antiphon.policy.base import Budget, StepChoice, StepCost, granted
@@ -43,7 +43,7 @@ class StepMaker:
         self.num_cut = self.num_untimed = 0
         """Steps with prompts beside which others live: cut for them, and those whose time was not known."""
         self.left_out = False
-        """All that was chosen last were prompts that have had their share of the time."""
+        """Nothing ran last, since prompts have had their share of the time."""
         self._cost = cost
         self._unit, self._config = unit, config
         self._requests, self._waiting, self._flights = requests, waiting, flights
@@ -55,21 +55,12 @@ class StepMaker:
     ) -> ArStep | None:
         """The candidates of `order` as far as they get rows, blocks and tokens (`counts`; None: all that they
         can take); None where nothing runs and no request joins."""
-        self.left_out = self._leaves_out(view, order, counts)
-        if self.left_out:
-            return None
+        self.left_out = False
         rows, counts, joins = self._seated(view, order, counts, choice.stops)
         rows, counts = self._take(*self._unhindered(rows, counts), choice.stops)
-        return self._ordered(step, rows, counts, joins, choice.reason)
-
-    def _leaves_out(self, view: ArCandidates, order: Ints, counts: Ints | None) -> bool:
-        """Are all of these prompts that have had their share of the time?"""
-        if self.spendable.unread_s is None or not len(order):
-            return False
-        wanted = view.tokens[order] if counts is None else np.minimum(counts, view.tokens[order])
-        if np.count_nonzero(wanted == 1):
-            return False
-        return not granted(self.spendable, self._cost, wanted[:1], view.context[order[:1]]).any()
+        planned = self._ordered(step, rows, counts, joins, choice.reason)
+        self.left_out &= planned is None
+        return planned
 
     def join_early(self, step: int, view: ArCandidates, choice: StepChoice) -> ArStep | None:
         """The first request whose KV is on its way joins, as chosen and then by age, and its step waits for
@@ -120,6 +111,9 @@ class StepMaker:
             if not fits:
                 order = order[:at] if stops else order
                 break
+            if self._is_left_out(view, order, counts, rows, at):
+                self.left_out = True
+                continue
             join = self._join(request)
             joins.append(join)
             rows[order[at]] = join.row
@@ -128,6 +122,24 @@ class StepMaker:
         if counts is not None:
             counts = counts[: len(order)][runs]
         return seated[runs], counts, joins
+
+    def _is_left_out(self, view: ArCandidates, order: Ints, counts: Ints | None, rows: Ints, at: int) -> bool:
+        """Is this one of `order` a prompt, and would neither it nor one with a row get any of the time?"""
+        if self.spendable.unread_s is None:
+            return False
+        seated = rows[order]
+        wanted = view.tokens[order] if counts is None else np.minimum(counts, view.tokens[order])
+        if wanted[at] == 1 or self.left_out:
+            return bool(wanted[at] > 1)
+        request = view.waiting[int(order[at]) - view.num_rows]
+        told = self._rows.told[seated]
+        told[at] = request.sampling.prompt_logprobs and not request.tokens
+        runs = (seated >= 0) & self._rows.could_run[seated]
+        runs[runs] = self._are_there(seated[runs])
+        runs[at] = True
+        wanted = wanted[runs]
+        given = granted(self.spendable, self._cost, wanted, view.context[order][runs], told[runs])
+        return not given[wanted > 1].any()
 
     def _is_ready(self, request: ArRequest) -> bool:
         """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
@@ -166,13 +178,17 @@ class StepMaker:
     def _unhindered(self, rows: Ints, counts: Ints | None) -> tuple[Ints, Ints | None]:
         """Without rows whose KV is on its way, where others can run: a step waits for its copies, and one
         late layer would hold up every row in it."""
-        if not self._tiers.num_in_flight:
-            return rows, counts
-        sequences = [one.sequence for one in self.of(rows)]
-        there = np.array([one is None or not self._tiers.bringing(one) for one in sequences], np.bool_)
+        there = self._are_there(rows)
         if there.all() or not there.any():
             return rows, counts
         return rows[there], None if counts is None else counts[there]
+
+    def _are_there(self, rows: Ints) -> Mask:
+        """Is the KV of these rows on the device?"""
+        if not self._tiers.num_in_flight:
+            return np.ones(len(rows), np.bool_)
+        sequences = [one.sequence for one in self.of(rows)]
+        return np.array([one is None or not self._tiers.bringing(one) for one in sequences], np.bool_)
 
     def _take(self, rows: Ints, counts: Ints | None, stops: bool) -> tuple[Ints, Ints]:
         """Rows take tokens from the budget in order; a row that gets none, or no block, sits out, or ends the
@@ -182,8 +198,8 @@ class StepMaker:
         counts = wanted if counts is None else np.minimum(counts, wanted)
         told = self._rows.told[rows]
         given = granted(budget, cost, counts, contexts, told)
-        self.left_out = len(rows) > 0 and not given.any()
-        if budget.seconds < inf and (counts > 1).any():
+        self.left_out |= len(rows) > 0 and not given.any()
+        if budget.seconds < inf and given.any() and (counts > 1).any():
             took_s = nan if cost is None else cost.seconds(given[given > 0], contexts[given > 0])
             self.num_untimed += isnan(took_s)
             self.num_cut += bool((given < granted(self.budget, cost, counts, contexts, told)).any())
