@@ -108,6 +108,11 @@ def test_the_turn_is_of_the_first_sounds_that_are_nearest() -> None:
     assert taken(MostUrgent(yields_s=0.25), (1, 2, 2, 0), 0.3, 4) == [0, 3, 0, 3]
 
 
+def test_what_runs_dry_has_its_turn_where_steps_take_longer_than_first_sounds_wait() -> None:
+    """Whichever stages have them."""
+    assert taken(MostUrgent(yields_s=0.25), (1, 0, 1), 0.5, 6) == [2, 1, 2, 1, 2, 1]
+
+
 def test_what_is_well_buffered_takes_no_turn_of_what_runs_dry() -> None:
     policy = MostUrgent(yields_s=0.25)
     assert taken(policy, (2, 0), 0.1, 9) == [1] * 9

@@ -72,7 +72,7 @@ class MostUrgent:
             return True
         self._named = None
         if last == place:
-            self._all_asked_at = at
+            self._all_asked_at = now
         return False
 
     def _counted(self, head: Head, urgency: int | None) -> int:
