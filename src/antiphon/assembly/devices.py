@@ -190,8 +190,9 @@ class Device:
         planned = self._first(heads, step, now, asked)
         if planned is not None or num_in_flight:
             return planned
-        schedulers = [self._schedulers[head.place] for head in heads]
-        leaving = [one for one in schedulers if isinstance(one, ArScheduler) and one.left_out]
+        schedulers = self._schedulers
+        tried = (schedulers[head.place] for head in heads)
+        leaving = [one for one in tried if isinstance(one, ArScheduler) and one.left_out]
         for one in leaving:
             one.be_alone(True)
         planned = self._first(heads, step, now, []) if leaving else None

@@ -19,9 +19,9 @@ class MostUrgent:
 
     spare_s    least lead with which replies that may run dry share the device with first sounds, in turns;
                inf: first sounds wait for them (the order of Algorithm 1)
-    yields_s   first sounds wait so long at most for those with less, and then take one turn with them, who is
-               nearest to it first, of those that can run: each needs few, and where the device has too much
-               to do there is always somebody with less; inf: for as long as it takes
+    yields_s   first sounds wait so long at most for those with less, and then take one turn with them, the
+               nearest to it first of those that can run: each needs few turns, and where the device has too
+               much to do there is always a reply with less; inf: for as long as it takes
     """
 
     name = "most-urgent"
@@ -36,7 +36,8 @@ class MostUrgent:
         self._all_asked_at = -inf
         """When nothing kept first sounds from the device."""
         self._named: tuple[int, int | None, float] | None = None
-        """Who was to take their turn, after which stage, and when: they had it if that one steps."""
+        """The place whose first sounds were to take the turn, the one that had stepped before, and when: the
+        turn is over if that place steps."""
 
     def decide(self, heads: Sequence[Head], last: int | None, now: float) -> DeviceChoice:
         after = -1 if last is None else last
