@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
@@ -297,6 +298,21 @@ def test_who_hears_nothing_gives_up() -> None:
     gone = kinds(events, SessionEnded)
     assert {event.reason for event in gone} >= {"failed"}
     assert all("no sign of the reply for 2 s" in event.message for event in gone if event.reason == "failed")
+
+
+@pytest.mark.parametrize("asked", [90, 100, 150])
+def test_a_reply_is_as_long_as_its_client_says_though_the_server_would_say_the_same(asked: int) -> None:
+    """Of a server whose own limit is 100 tokens, which bounds more."""
+    engine = released(sizes=SMALL)
+    thinker = engine.node.ar["thinker"]
+    limited = msgspec.structs.replace(thinker.sampling, max_tokens=100)
+    ar = engine.node.ar | {"thinker": msgspec.structs.replace(thinker, sampling=limited)}
+    served = msgspec.structs.replace(engine.served, node=msgspec.structs.replace(engine.node, ar=ar))
+    settings = {"people.talker.max_output_tokens": asked, "people.talker.barge_in.probability": 0}
+    run = outcome("barge-in", settings=settings, engine=replace(engine, served=served))
+    ended = [event for event in kinds(run.events, ResponseEnded) if event.status != "cancelled"]
+    assert len(ended) > 3
+    assert {event.output_text_tokens for event in ended} <= {min(asked, 100) - 1, min(asked, 100)}
 
 
 def test_dearer_steps_make_slower_replies() -> None:

@@ -37,10 +37,10 @@ class ReplyLengths:
     """How long replies are, in tokens: one short of what the client allows, so that the end of the turn is
     the last that is drawn; lognormal where the client leaves it to the server.
 
-    default_tokens  the stage's own limit: a request with another one was limited by its client
+    default_tokens  the stage's own limit: a request with another was limited by its client; None: all were
     """
 
-    default_tokens: int
+    default_tokens: int | None
     law: Replies = DEFAULT_REPLIES
 
     def of(self, sampling: Sampling) -> int:

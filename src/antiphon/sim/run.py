@@ -273,8 +273,9 @@ def machine(setup: Setup) -> Machine:
     devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
     _, *talkers = [stage for stage in graph.reply_stages if stage in node.ar]
     ears = RecordingEncoder()
+    limits_all = all(group.max_output_tokens is not None for group in setup.workload.groups.values())
     return Machine(
-        {unit.name: stage_model(engine, graph.stage(unit.stage), ears) for unit in node.placed},
+        {unit.name: stage_model(engine, graph.stage(unit.stage), ears, limits_all) for unit in node.placed},
         devices,
         SimPrompter(graph, has_voice=bool(talkers)),
         decide_s=setup.costs.decide_s,
@@ -283,9 +284,11 @@ def machine(setup: Setup) -> Machine:
     )
 
 
-def stage_model(engine: SimEngine, stage: Stage, ears: RecordingEncoder) -> StageModel:
-    """Of one unit of it; `ears` are those of all units. Raises ConfigError where nothing says how a codec
-    reads."""
+def stage_model(
+    engine: SimEngine, stage: Stage, ears: RecordingEncoder, limits_all: bool = False
+) -> StageModel:
+    """Of one unit of it; `ears` are those of all units. `limits_all`: clients limit every reply. Raises
+    ConfigError where nothing says how a codec reads."""
     node = engine.node
     match stage.kind:
         case StageKind.ENCODER:
@@ -310,4 +313,5 @@ def stage_model(engine: SimEngine, stage: Stage, ears: RecordingEncoder) -> Stag
                 sounds = 0 if node.codec else engine.served.frame_samples
                 end_input = node.end_inputs[stage.name]
                 return Talker(config, end_input, engine.replies.frames_per_token, sounds)
-            return Writer(config, ReplyLengths(config.sampling.max_tokens, engine.replies))
+            default_tokens = None if limits_all else config.sampling.max_tokens
+            return Writer(config, ReplyLengths(default_tokens, engine.replies))
