@@ -467,7 +467,7 @@ def main() -> None:
         "paper": paper(calibrated),
         "reach": reach(found),
         "cuts": cuts(frontier),
-        "engine": engine(read("liveserve-engine"), read("liveserve-engine-saturated")),
+        "engine": engine(read("liveserve-engine")),
         "engine-memory": memory(read("liveserve-engine-memory")),
         "residency": residency(timelines),
         "continuity": continuity(timelines),
