@@ -251,6 +251,7 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     stages = {"talker": {"kv_tokens": 9000, "step_tokens": 32}}
     tree = {"base": "demo", "model": str(tiny_checkpoint), "stages": stages}
     tree["prefix_cache"] = "off"
+    tree["limits"] = {"session": {"max_open_responses": 2}}
     tree["readers"] = {"reading": 8, "streamed": "reading", "whole": "auto"}
     path.write_text(yaml.safe_dump(tree))
     assert run("serve", "--config", str(path)).exit_code == 0
@@ -262,20 +263,11 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert settings.readers == ReaderRates(reading=8.0, streamed="reading", whole="auto")
     assert not settings.prefix_cache
 
-    flags = [
-        "--step-s",
-        "0.3",
-        "--kv-tokens",
-        "6000",
-        "--max-sessions",
-        "3",
-        "--max-items",
-        "5",
-        "--min-lead-s",
-        "0",
-    ]
+    flags = (
+        "--step-s 0.3 --kv-tokens 6000 --max-sessions 3 --max-open-responses 7 --max-items 5 --min-lead-s 0"
+    )
     other = str(tiny_checkpoint.parent / "." / tiny_checkpoint.name) + "/"
-    said = run("serve", other, "--config", str(path), *flags, "--device", "auto", "--cuda-graphs")
+    said = run("serve", other, "--config", str(path), *flags.split(), "--device", "auto", "--cuda-graphs")
     assert said.exit_code == 0, said.output
     start, settings = served[:2]
     assert start.source == other
@@ -283,8 +275,8 @@ def test_options_win_over_a_deployment(served: list[Any], tiny_checkpoint: Path,
     assert start.options.of("talker").kv_tokens == start.options.of("thinker").kv_tokens == 6000
     assert start.options.step_s == 0.3
     assert start.options.stages["talker"] == StageOptions(max_rows=8, step_tokens=32)
-    assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (3, 8, 0.0)
-    assert settings.limits.max_items == 5
+    assert (settings.max_sessions, settings.max_open_responses, settings.min_lead_s) == (3, 7, 0.0)
+    assert (settings.limits.max_items, settings.limits.max_open_responses) == (5, 2)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -38,16 +39,31 @@ SLO_MISSED = 1
 RUN_FAILED = 2
 STOPPED = 130
 FAILURES = ("server_lost", "failed")
-BOUNDS = ("ttfp_p90_s", "continuity", "ttft_s")
 NO_BOUNDS = {"ttfp_p90_s": math.inf, "continuity": 0.0, "ttft_s": math.inf, "tpot_s": math.inf}
 
 
 app = typer.Typer(help="Measure a realtime server with people who speak, listen, read and interrupt.")
 
-TtfpBound = Annotated[float | None, TtfpMost]
-ContinuityBound = Annotated[float | None, ContinuityLeast]
-TtftBound = Annotated[float | None, TtftMost]
 AsJson = Annotated[bool, typer.Option("--json", help="Figures as JSON on standard output, and no table.")]
+
+
+@dataclass(frozen=True)
+class BoundOptions:
+    """What a run is held to."""
+
+    slo_ttfp_p90: Annotated[float | None, TtfpMost] = None
+    slo_continuity: Annotated[float | None, ContinuityLeast] = None
+    slo_ttft_p90: Annotated[float | None, TtftMost] = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        """By the names of `metrics.slo.Slo`."""
+        bounds = {
+            "ttfp_p90_s": self.slo_ttfp_p90,
+            "continuity": self.slo_continuity,
+            "ttft_s": self.slo_ttft_p90,
+        }
+        return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 @app.callback(invoke_without_command=True)
@@ -74,9 +90,7 @@ def bench(
         bool, typer.Option(help="Log all of the server's Prometheus counters, not only antiphon's.")
     ] = False,
     as_json: AsJson = False,
-    slo_ttfp_p90: TtfpBound = None,
-    slo_continuity: ContinuityBound = None,
-    slo_ttft_p90: TtftBound = None,
+    bounds: BoundOptions = BoundOptions(),
 ) -> None:
     """Play a workload to a server and say what its people met.
 
@@ -93,23 +107,22 @@ def bench(
         target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
         path = log or _unused(f"bench-{target.label}-{seed}", force)
         reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
-        status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+        status = report(path, bounds, as_json)
     except AntiphonError as error:
         _fail(error)
     raise typer.Exit(RUN_FAILED if reason in FAILURES else status)
 
 
 @app.command()
+@grouped
 def summarize(
     log: Annotated[Path, typer.Argument(help="Event log of a run.")],
     as_json: AsJson = False,
-    slo_ttfp_p90: TtfpBound = None,
-    slo_continuity: ContinuityBound = None,
-    slo_ttft_p90: TtftBound = None,
+    bounds: BoundOptions = BoundOptions(),
 ) -> None:
     """Figures of a run, from its log alone; also of a run that was cut short."""
     try:
-        status = report(log, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json)
+        status = report(log, bounds, as_json)
     except AntiphonError as error:
         _fail(error)
     raise typer.Exit(status)
@@ -140,12 +153,7 @@ def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target
     return reason
 
 
-def report(
-    path: Path,
-    bounds: tuple[float | None, float | None, float | None],
-    as_json: bool,
-    policies: dict[str, Any] | None = None,
-) -> int:
+def report(path: Path, bounds: BoundOptions, as_json: bool, policies: dict[str, Any] | None = None) -> int:
     """Print the figures of a log. Returns the exit status that its bounds ask for. `policies`: what the JSON
     says of them beside the figures."""
     from antiphon.bench.logfile import read
@@ -157,9 +165,9 @@ def report(
     run = fold(read(path))
     if run.started is None:
         raise ConfigError(f"{path} is no log of a run: it does not begin with RunStarted")
-    asked = {name: bound for name, bound in zip(BOUNDS, bounds, strict=True) if bound is not None}
-    found = figures(run, Slo(**asked))
-    missed = Slo(**NO_BOUNDS | asked).misses(found) if asked else []
+    given = bounds.given
+    found = figures(run, Slo(**given))
+    missed = Slo(**NO_BOUNDS | given).misses(found) if given else []
     started, ended = run.started, run.ended
     if ended is not None and ended.message:
         console.print(f"[bold red]the run ended early:[/] {escape(ended.message)}", soft_wrap=True)

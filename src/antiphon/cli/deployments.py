@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from antiphon.assembly.deployment import Deployment, StageSizes
 from antiphon.assembly.deployment_file import read_deployment
 from antiphon.assembly.footprint import ModelFacts, facts_of
 from antiphon.assembly.placement import Machine
@@ -23,11 +21,6 @@ from antiphon.core.model_source import name_of
 from antiphon.engine.family import family_of
 from antiphon.graphs import find_graph
 from antiphon.latency.shapes import find_shape, shape_name
-from antiphon.wire.limits import Limits
-from antiphon.wire.readers import ReaderRates
-
-if TYPE_CHECKING:
-    from antiphon.server.settings import ServerSettings
 
 
 def resolved(what: str, model: str, progress: Callable[[str], None]) -> tuple[Resolved, str]:
@@ -112,42 +105,3 @@ def host_bytes() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
-
-
-def applied(
-    deployed: Resolved, given: Collection[str], flags: Mapping[str, Any], settings: ServerSettings
-) -> tuple[EngineOptions, ServerSettings]:
-    """What to serve with: the deployment's, and where they were given the options of the command line. Raises
-    ConfigError for all that is wrong with the deployment."""
-    named = {*given, "graphs"} if "cuda_graphs" in given else given
-    options = overridden(deployed.sound, {name: value for name, value in flags.items() if name in named})
-    said = {name: getattr(settings, name) for name in given if hasattr(settings, name)}
-    session = {name: getattr(settings.limits, name) for name in given if hasattr(Limits, name)}
-    ours = {**server_limits(deployed.deployment), **said, "limits": replace(deployed.limits, **session)}
-    return options, replace(settings, **ours)
-
-
-def overridden(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
-    """The options with others in their place: a size is every stage's then, and a device everyone's. Raises
-    ConfigError."""
-    others: dict[str, Any] = dict(given)
-    sizes = dict.fromkeys(name for name in given if name in StageSizes.model_fields)
-    if sizes:
-        stages = options.stages.items()
-        others["stages"] = {name: msgspec.structs.replace(stage, **sizes) for name, stage in stages}
-    if "device" in given:
-        others["places"] = {}
-    return msgspec.structs.replace(options, **others)
-
-
-def server_limits(deployment: Deployment) -> dict[str, Any]:
-    """Fields of ServerSettings that a deployment says."""
-    limits = deployment.limits
-    return {
-        "max_sessions": limits.max_sessions,
-        "max_open_responses": limits.max_open_responses,
-        "max_best_effort_responses": limits.max_best_effort_responses,
-        "min_lead_s": limits.min_lead_s,
-        "readers": ReaderRates(**deployment.readers.model_dump()),
-        "prefix_cache": deployment.prefix_cache == "on",
-    }

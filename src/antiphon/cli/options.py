@@ -37,16 +37,15 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def key_option(path: str, group: str | None = None) -> Any:
+def key_option(path: str) -> Any:
     """The option that stands for a deployment's key: what it means, and the least that it may be, are said
-    there. `group`: under which title help shows it."""
+    there."""
     field = find_key(path).field
     least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
     return typer.Option(
         min=least,
         callback=finite if field.annotation is float else None,
         help=field.description,
-        rich_help_panel=group,
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.cli.groups import EngineFlags, EngineSizes, engine_options, grouped
 from antiphon.cli.shared import LoadingBar, console, fail, given_options
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -40,6 +41,7 @@ OF_A_DATASHEET = {"model", "devices"}
 """All other options are of an engine that is measured."""
 
 
+@grouped
 def profile(
     context: typer.Context,
     checkpoint: Annotated[
@@ -51,29 +53,8 @@ def profile(
     devices: Annotated[
         int, typer.Option(min=1, help="With --roofline: devices that share each decoder.")
     ] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
-    attention: Annotated[
-        str, typer.Option(help="auto, or the name of a back-end (antiphon doctor).")
-    ] = "auto",
-    max_rows: Annotated[
-        int, typer.Option(help="Requests that run at once in a stage; 0: as serve derives it.")
-    ] = 0,
-    kv_tokens: Annotated[
-        int, typer.Option(help="KV capacity of each stage, in tokens; 0: as serve derives it.")
-    ] = 0,
-    max_context_tokens: Annotated[int, typer.Option(help="Prompt plus reply of one response.")] = 8192,
-    threads: Annotated[int, typer.Option(help="CPU threads of the engine; 0 leaves torch's default.")] = 0,
-    depth: Annotated[
-        int | None, typer.Option(help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU.")
-    ] = None,
-    cuda_graphs: Annotated[
-        bool, typer.Option("--cuda-graphs", help="Decode with CUDA graphs (unverified; CUDA only).")
-    ] = False,
-    tensor_parallel: Annotated[
-        int, typer.Option(help="Processes that compute each decoder together (CPU only).")
-    ] = 1,
-    load_format: Annotated[str, typer.Option(help="auto, or dummy: random weights.")] = "auto",
+    engine: EngineFlags = EngineFlags(),
+    sizes: EngineSizes = EngineSizes(),
     rounds: Annotated[int, typer.Option(min=1, help="How often every step is measured.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other steps held out.")] = 0,
 ) -> None:
@@ -89,19 +70,7 @@ def profile(
         elif not checkpoint:
             raise ConfigError("name a checkpoint to be measured, or --roofline DEVICE --model NAME")
         else:
-            options = EngineOptions(
-                device=device,
-                dtype=dtype,
-                attention=attention,
-                max_rows=max_rows,
-                kv_tokens=kv_tokens,
-                max_context_tokens=max_context_tokens,
-                threads=threads,
-                depth=depth,
-                graphs="on" if cuda_graphs else "off",
-                tensor_parallel=tensor_parallel,
-                load_format=load_format,
-            )
+            options = EngineOptions(**engine_options({**vars(engine), **vars(sizes)}))
             made = measured(checkpoint, options, rounds, seed)
         if out is not None:
             out.write_bytes(made.to_json() + b"\n")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+import msgspec
 import typer
 from rich.markup import escape
 
-from antiphon.assembly.deployment import Deployment, DeploymentLimits
+from antiphon.assembly.deployment import Deployment, DeploymentLimits, StageSizes
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.assembly.preset import read_preset, readers_of
 from antiphon.checkpoint.parts import check_whole
 from antiphon.checkpoint.side_files import read_json
 from antiphon.checkpoint.source import check_source
+from antiphon.cli.groups import ENGINE, EngineFlags, EngineSizes, engine_options, grouped
 from antiphon.cli.options import PRESETS, RecordPreset, key_option
 from antiphon.cli.shared import (
     LoadingBar,
@@ -34,20 +36,95 @@ from antiphon.core.counted import counted
 from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.model_source import PARTS, name_of, parts_in, source_of
 from antiphon.latency.finding import find_costs
+from antiphon.wire.readers import ReaderRates
 
 MAX_PORT = 65535
-LIMITS = DeploymentLimits()
+SERVED = DeploymentLimits()
 """As they are where nothing is said."""
 
-MODEL, ROOM, ACCESS, DECISIONS = (
-    "The model and its machine",
-    "Memory and limits",
-    "Where it listens, and to whom",
-    "Decisions and records",
-)
-"""Groups of options."""
+
+@dataclass(frozen=True)
+class AccessOptions:
+    """Where it listens, and who may come."""
+
+    panel: ClassVar[str] = "Where it listens, and to whom"
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=MAX_PORT, help="Port to listen on; 0 picks a free one.")] = (
+        8000
+    )
+    media_hosts: Annotated[
+        str,
+        typer.Option(help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off."),
+    ] = ""
+    origins: Annotated[
+        str, typer.Option(help="Comma-separated web origins that may connect beside the server's own.")
+    ] = ""
+    api_keys: Annotated[
+        str, typer.Option(envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open.")
+    ] = ""
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM certificate: serve https and wss.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None
 
 
+@dataclass(frozen=True)
+class ServedEngine(EngineFlags):
+    """Fields of EngineOptions."""
+
+    stages_apart: Annotated[
+        bool, typer.Option("--stages-apart", help="Every stage in a process of its own.")
+    ] = ENGINE.stages_apart
+    layer_groups: Annotated[int, key_option("layer_groups")] = ENGINE.layer_groups
+
+
+@dataclass(frozen=True)
+class ServedSizes(EngineSizes):
+    """Fields of EngineOptions."""
+
+    host_kv_tokens: Annotated[
+        int,
+        typer.Option(help="KV of idle sessions that each stage may keep in host memory, in tokens; 0: none."),
+    ] = ENGINE.host_kv_tokens
+
+
+@dataclass(frozen=True)
+class DecisionOptions:
+    """Fields of EngineOptions."""
+
+    panel: ClassVar[str] = "Decisions and records"
+    preset: Annotated[str, typer.Option(help=f"Which policies decide: {PRESETS}.")] = ENGINE.preset
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="What steps and copies take, for policies that ask: a datasheet's hardware, or a file that "
+            "`antiphon profile` wrote; by default what they report.",
+        ),
+    ] = ENGINE.profile
+    step_s: Annotated[float | None, key_option("step_s")] = ENGINE.step_s
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Fields of ServerSettings."""
+
+    panel: ClassVar[str] = EngineSizes.panel
+    max_sessions: Annotated[int, key_option("limits.max_sessions")] = SERVED.max_sessions
+    max_open_responses: Annotated[int, key_option("limits.max_open_responses")] = SERVED.max_open_responses
+    max_best_effort_responses: Annotated[int, key_option("limits.max_best_effort_responses")] = (
+        SERVED.max_best_effort_responses
+    )
+    min_lead_s: Annotated[float, key_option("limits.min_lead_s")] = SERVED.min_lead_s
+
+
+@dataclass(frozen=True)
+class SessionLimitOptions:
+    """Fields of Limits."""
+
+    panel: ClassVar[str] = EngineSizes.panel
+    max_audio_s: Annotated[float, key_option("limits.session.max_audio_s")] = SERVED.session.max_audio_s
+    max_items: Annotated[int, key_option("limits.session.max_items")] = SERVED.session.max_items
+
+
+@grouped
 def serve(
     context: typer.Context,
     model: Annotated[
@@ -63,138 +140,22 @@ def serve(
             help=f"A deployment: {', '.join(deployment_names())}, or a file. Options given beside it win."
         ),
     ] = "",
-    host: Annotated[str, typer.Option(rich_help_panel=ACCESS, help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=ACCESS, min=0, max=MAX_PORT, help="Port to listen on; 0 picks a free one."
-        ),
-    ] = 8000,
+    access: AccessOptions = AccessOptions(),
     name: Annotated[
         str,
-        typer.Option(rich_help_panel=MODEL, help="Name clients ask for; the checkpoint's name by default."),
-    ] = "",
-    preset: Annotated[
-        str, typer.Option(rich_help_panel=DECISIONS, help=f"Which policies decide: {PRESETS}.")
-    ] = "baseline",
-    profile: Annotated[
-        str,
         typer.Option(
-            rich_help_panel=DECISIONS,
-            help="What steps and copies take, for policies that ask: a datasheet's hardware, or a file that "
-            "`antiphon profile` wrote; by default what they report.",
+            rich_help_panel=EngineFlags.panel, help="Name clients ask for; the checkpoint's name by default."
         ),
     ] = "",
-    device: Annotated[str, typer.Option(rich_help_panel=MODEL, help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[
-        str, typer.Option(rich_help_panel=MODEL, help="auto, float32, bfloat16, float16 or float64.")
-    ] = "auto",
-    attention: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=MODEL,
-            help="auto, cpu-bf16, cpu, reference, or flashinfer or triton (both unverified).",
-        ),
-    ] = "auto",
-    max_rows: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=ROOM,
-            help="Requests that run at once in a stage; 0: by the model and the machine, as `antiphon doctor "
-            "--model` explains it.",
-        ),
-    ] = 0,
-    kv_tokens: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=ROOM,
-            help="KV capacity of each stage, in tokens; 0: by the memory that is free.",
-        ),
-    ] = 0,
-    host_kv_tokens: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=ROOM,
-            help="KV of idle sessions that each stage may keep in host memory, in tokens; 0: none.",
-        ),
-    ] = 0,
-    max_context_tokens: Annotated[
-        int, key_option("limits.max_context_tokens", ROOM)
-    ] = LIMITS.max_context_tokens,
-    threads: Annotated[
-        int, typer.Option(rich_help_panel=MODEL, help="CPU threads of the engine; 0 leaves torch's default.")
-    ] = 0,
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=MODEL, help="Steps in flight, 0 or 1; by default 1 on CUDA and 0 on a CPU."
-        ),
-    ] = None,
-    cuda_graphs: Annotated[
-        bool,
-        typer.Option(
-            "--cuda-graphs", rich_help_panel=MODEL, help="Decode with CUDA graphs (unverified; CUDA only)."
-        ),
-    ] = False,
-    tensor_parallel: Annotated[
-        int,
-        typer.Option(rich_help_panel=MODEL, help="Processes that compute each decoder together (CPU only)."),
-    ] = 1,
-    stages_apart: Annotated[
-        bool,
-        typer.Option("--stages-apart", rich_help_panel=MODEL, help="Every stage in a process of its own."),
-    ] = False,
-    load_format: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=MODEL,
-            help="auto, or dummy: random weights, for which config and tokenizer are enough.",
-        ),
-    ] = "auto",
-    layer_groups: Annotated[int, key_option("layer_groups", MODEL)] = 1,
-    step_s: Annotated[float | None, key_option("step_s", DECISIONS)] = None,
-    max_sessions: Annotated[int, key_option("limits.max_sessions", ROOM)] = LIMITS.max_sessions,
-    max_open_responses: Annotated[
-        int, key_option("limits.max_open_responses", ROOM)
-    ] = LIMITS.max_open_responses,
-    max_best_effort_responses: Annotated[
-        int, key_option("limits.max_best_effort_responses", ROOM)
-    ] = LIMITS.max_best_effort_responses,
-    min_lead_s: Annotated[float, key_option("limits.min_lead_s", ROOM)] = LIMITS.min_lead_s,
-    media_hosts: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=ACCESS,
-            help="Comma-separated hosts (host or host:port) to fetch media URLs from; none: off.",
-        ),
-    ] = "",
-    max_audio_s: Annotated[
-        float, key_option("limits.session.max_audio_s", ROOM)
-    ] = LIMITS.session.max_audio_s,
-    max_items: Annotated[int, key_option("limits.session.max_items", ROOM)] = LIMITS.session.max_items,
-    origins: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=ACCESS,
-            help="Comma-separated web origins that may connect beside the server's own.",
-        ),
-    ] = "",
-    api_keys: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=ACCESS, envvar="ANTIPHON_API_KEYS", help="Comma-separated keys; none means open."
-        ),
-    ] = "",
-    tls_certificate: Annotated[
-        Path | None, typer.Option(rich_help_panel=ACCESS, help="PEM certificate: serve https and wss.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(rich_help_panel=ACCESS, help="PEM key of the certificate.")
-    ] = None,
+    engine: ServedEngine = ServedEngine(),
+    sizes: ServedSizes = ServedSizes(),
+    limits: LimitOptions = LimitOptions(),
+    session: SessionLimitOptions = SessionLimitOptions(),
+    decisions: DecisionOptions = DecisionOptions(),
     record: Annotated[
         Path | None,
         typer.Option(
-            rich_help_panel=DECISIONS,
+            rich_help_panel=DecisionOptions.panel,
             help="Write every fact and decision to this file, which must not exist.",
         ),
     ] = None,
@@ -204,49 +165,34 @@ def serve(
     from antiphon.runtime.record import check_new
     from antiphon.server.launch import ServeOptions, run
     from antiphon.server.settings import ServerSettings
-    from antiphon.wire.limits import Limits
+
+    def given(*groups: object) -> dict[str, Any]:
+        """Fields of the groups that were said; the others are as a deployment, or the default, has them."""
+        said = given_options(context)
+        return {name: value for group in groups for name, value in vars(group).items() if name in said}
 
     log_to_stderr()
     try:
-        flags = partial(
-            EngineOptions,
-            device=device,
-            dtype=dtype,
-            attention=attention,
-            preset=preset,
-            profile=profile,
-            max_rows=max_rows,
-            kv_tokens=kv_tokens,
-            host_kv_tokens=host_kv_tokens,
-            max_context_tokens=max_context_tokens,
-            threads=threads,
-            depth=depth,
-            graphs="on" if cuda_graphs else "off",
-            tensor_parallel=tensor_parallel,
-            layer_groups=layer_groups,
-            step_s=step_s,
-            load_format=load_format,
-            stages_apart=stages_apart,
-        )
-        settings = ServerSettings(
-            limits=Limits(max_audio_s=max_audio_s, max_items=max_items),
-            origins=split(origins),
-            api_keys=split(api_keys),
-            max_sessions=max_sessions,
-            max_open_responses=max_open_responses,
-            max_best_effort_responses=max_best_effort_responses,
-            min_lead_s=min_lead_s,
-            media_hosts=split(media_hosts),
-        )
+        options, settings = EngineOptions(), ServerSettings()
         if config:  # torch comes with it, which the server itself does not need
-            from antiphon.cli.deployments import applied, resolved
+            from antiphon.cli.deployments import resolved
 
             deployed, model = resolved(config, model, console.print)
-            options, settings = applied(deployed, given_options(context), flags.keywords, settings)
+            options = deployed.sound
+            settings = replace(settings, limits=deployed.limits, **server_limits(deployed.deployment))
         else:
-            options, model = flags(), Deployment().source(model)
-        # what is wrong there is said before anything starts
-        settings = replace(settings, readers=readers_of(read_preset(options.preset), settings.readers))
+            model = Deployment().source(model)
+        options = overridden(options, engine_options(given(engine, sizes, decisions)))
+        settings = replace(
+            settings,
+            limits=replace(settings.limits, **given(session)),
+            # what is wrong there is said before anything starts
+            readers=readers_of(read_preset(options.preset), settings.readers),
+            origins=split(access.origins),
+            api_keys=split(access.api_keys),
+            media_hosts=split(access.media_hosts),
+            **given(limits),
+        )
         if options.profile:
             find_costs(options.profile)
         if not model:
@@ -264,18 +210,44 @@ def serve(
         check_media_hosts(settings.media_hosts)
         if record is not None:
             check_new(record)
-        if is_open(host) and not settings.api_keys:
+        if is_open(access.host) and not settings.api_keys:
             console.print(
-                f"[bold yellow]warning:[/] --host {escape(host)} without --api-keys: whoever reaches "
+                f"[bold yellow]warning:[/] --host {escape(access.host)} without --api-keys: whoever reaches "
                 "this machine may talk to the model and watch all sessions",
                 soft_wrap=True,
             )
         start = Start(model, name or name_of(model), options, str(record.absolute()) if record else None)
-        where = ServeOptions(host, port, tls_certificate, tls_key)
+        where = ServeOptions(access.host, access.port, access.tls_certificate, access.tls_key)
         with LoadingBar() as progress:
             asyncio.run(run(start, settings, where, progress.show))
     except AntiphonError as error:
         fail(error)
+
+
+def overridden(options: EngineOptions, given: Mapping[str, Any]) -> EngineOptions:
+    """The options with others in their place: a size is every stage's then, and a device everyone's. Raises
+    ConfigError."""
+    others: dict[str, Any] = dict(given)
+    sizes = dict.fromkeys(name for name in given if name in StageSizes.model_fields)
+    if sizes:
+        stages = options.stages.items()
+        others["stages"] = {name: msgspec.structs.replace(stage, **sizes) for name, stage in stages}
+    if "device" in given:
+        others["places"] = {}
+    return msgspec.structs.replace(options, **others)
+
+
+def server_limits(deployment: Deployment) -> dict[str, Any]:
+    """Fields of ServerSettings that a deployment says."""
+    limits = deployment.limits
+    return {
+        "max_sessions": limits.max_sessions,
+        "max_open_responses": limits.max_open_responses,
+        "max_best_effort_responses": limits.max_best_effort_responses,
+        "min_lead_s": limits.min_lead_s,
+        "readers": ReaderRates(**deployment.readers.model_dump()),
+        "prefix_cache": deployment.prefix_cache == "on",
+    }
 
 
 def is_open(host: str) -> bool:

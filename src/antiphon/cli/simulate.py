@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from antiphon.assembly.preset import preset_label
-from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, ContinuityBound, TtfpBound, TtftBound, report
+from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, BoundOptions, report
 from antiphon.cli.groups import LoadOptions, grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
 from antiphon.cli.options import Patience, WorkloadName
@@ -39,9 +39,7 @@ def simulate(
     ] = None,
     patience: Patience = 60.0,
     as_json: AsJson = False,
-    slo_ttfp_p90: TtfpBound = None,
-    slo_continuity: ContinuityBound = None,
-    slo_ttft_p90: TtftBound = None,
+    bounds: BoundOptions = BoundOptions(),
 ) -> None:
     """Play a workload to the server's own scheduling on virtual time, and say what its people would meet.
 
@@ -72,7 +70,7 @@ def simulate(
             "refused": outcome.refused,
             "observed": [str(one) for one in outcome.observed],
         }
-        status = report(path, (slo_ttfp_p90, slo_continuity, slo_ttft_p90), as_json, policies)
+        status = report(path, bounds, as_json, policies)
     except (AntiphonError, OSError) as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(RUN_FAILED) from None
