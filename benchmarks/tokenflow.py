@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -392,19 +393,14 @@ SLOW = (OURS, RESERVED, ANDES_LIKE, FIRST)
 BESIDE = (*SLOW, FALLS_BACK, PACED, TURNS)
 
 
-def calibrated(runs: Runs) -> dict[str, Any]:
-    loads = table_1(fitted_ms())
-    return {loads[key].name: compared(runs.at(BESIDE, loads[key])) for key in "ad"}
+def table(systems: tuple[System, ...], *keys: str, is_calibrated: bool = True) -> Callable[[Runs], Any]:
+    """Of these loads of table 1."""
 
+    def told(runs: Runs) -> dict[str, Any]:
+        loads = table_1(fitted_ms() if is_calibrated else 0.0)
+        return {loads[key].name: compared(runs.at(systems, loads[key])) for key in keys}
 
-def calibrated_more(runs: Runs) -> dict[str, Any]:
-    loads = table_1(fitted_ms())
-    return {loads[key].name: compared(runs.at(BESIDE, loads[key])) for key in ("c", "b", "d, mixed")}
-
-
-def datasheet(runs: Runs) -> dict[str, Any]:
-    loads = table_1()
-    return {loads[key].name: compared(runs.at((*BASELINES, OURS), loads[key])) for key in "ad"}
+    return told
 
 
 def crowds(runs: Runs) -> dict[str, Any]:
@@ -473,10 +469,10 @@ def agents(runs: Runs) -> dict[str, Any]:
     return told
 
 
-PARTS = {
-    "calibrated": calibrated,
-    "calibrated-more": calibrated_more,
-    "datasheet": datasheet,
+PARTS: dict[str, Callable[[Runs], dict[str, Any]]] = {
+    "calibrated": table(BESIDE, "a", "d"),
+    "calibrated-more": table(BESIDE, "c", "b", "d, mixed"),
+    "datasheet": table((*BASELINES, OURS), "a", "d", is_calibrated=False),
     "ablation": ablation,
     "crowds": crowds,
     "settings": settings,

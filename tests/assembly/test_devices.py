@@ -44,7 +44,7 @@ def test_one_unit_reads_its_prompt_where_nothing_else_runs_and_the_others_wait_f
     assert first is not None
     assert first.stage == "writer"
     assert one.plan(2, 1.3) is None
-    assert [unit.left_out for unit in units] == [True, True]
+    assert [unit.steps.left_out for unit in units] == [True, True]
 
 
 def test_what_only_shows_words_so_far_is_read_too_where_nothing_else_runs() -> None:
@@ -68,5 +68,5 @@ def test_nobody_joins_early_beside_a_step_where_prompts_have_had_their_share() -
     talker._flights.pop(2)
     one.reopen()
     assert one.plan(4, 1.3) is None
-    assert units[0].left_out
+    assert units[0].steps.left_out
     assert joined == []

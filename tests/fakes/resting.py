@@ -20,7 +20,7 @@ def check_resting(node: Node, now: float) -> None:
     """After a call at `now`: no device would step, and no KV would move, that the next call at this time
     passes over. Time itself may change what a policy says of KV, as it looks again at what it remembers: for
     that it is asked every `MOST_SILENT_S`. Raises AssertionError otherwise."""
-    is_left_alone = any(not ar._kept.is_due(ar.state, now) for ar in node.stages.ar.values())
+    is_left_alone = any(not ar._tending._kept.is_due(ar.state, now) for ar in node.stages.ar.values())
     if not is_left_alone and not any(device.rests(now) for device in node._devices):
         return
     sessions = node._orchestrator._sessions._sessions.values()
@@ -35,10 +35,10 @@ def check_resting(node: Node, now: float) -> None:
             device.reopen()
             assert device.plan(NO_STEP, now) is None, "it was not asked, and would have stepped"
     for ar in twin.stages.ar.values():
-        if not ar._kept.is_due(ar.state, now):
-            asked_at = _asked_at(ar._kept, now)
+        if not ar._tending._kept.is_due(ar.state, now):
+            asked_at = _asked_at(ar._tending._kept, now)
             twin._times.tell_time(asked_at)
             ar.tell_time(asked_at)
             before = ar.state
-            ar._tended(asked_at)
+            ar._tending._tended(asked_at)
             assert ar.state == before, "its KV was left alone, and would have moved"

@@ -111,7 +111,7 @@ def test_best_effort_rows_are_the_first_to_be_preempted() -> None:
     thinker = world.node.stages.ar["thinker"]
     for _ in range(60):
         world.turn()
-        turns = [request.tier for request in thinker._waiting.in_turn]
+        turns = [request.tier for request in thinker.waiting.in_turn]
         assert turns == sorted(turns), "best effort stands behind all else"
     finish(world)
 

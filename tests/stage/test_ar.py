@@ -254,9 +254,9 @@ def test_media_are_asked_for_when_the_stage_has_its_turn_and_not_when_somebody_l
     stage.submit(sees)
     view, _ = stage.choose(0.0)
     assert not view.could_run.any()
-    assert not stage.is_lacking
+    assert not stage.waiting.is_lacking
     assert stage.plan(0, 0.0) is None
-    assert stage.lacking() == {1: frozenset({7})}
+    assert stage.waiting.lacking() == {1: frozenset({7})}
     stage.tell_time(1.0)
     sees.sought = frozenset()
     stage.choose(1.0)
@@ -264,7 +264,7 @@ def test_media_are_asked_for_when_the_stage_has_its_turn_and_not_when_somebody_l
     stage.tell_time(2.0)
     stage.submit(request(2, 2))
     assert [join.request for join in planned(stage, 1).joins] == [2]
-    assert not stage.is_lacking, "it is over"
+    assert not stage.waiting.is_lacking, "it is over"
 
 
 def test_media_that_a_waiting_request_lacks_are_told_of_once() -> None:
@@ -274,10 +274,10 @@ def test_media_that_a_waiting_request_lacks_are_told_of_once() -> None:
     sees.media = frozenset()
     stage.submit(sees)
     assert stage.plan(0, 0.0) is None
-    assert stage.is_lacking
-    assert stage.lacking() == {1: frozenset({7})}
+    assert stage.waiting.is_lacking
+    assert stage.waiting.lacking() == {1: frozenset({7})}
     assert stage.plan(1, 0.0) is None
-    assert not stage.is_lacking
+    assert not stage.waiting.is_lacking
     sees.media = frozenset({7})
     assert [join.request for join in planned(stage, 2).joins] == [1]
 
@@ -290,7 +290,7 @@ def test_a_request_that_lacks_media_holds_up_nobody_behind_the_first() -> None:
     for one in (first, sees, last):
         stage.submit(one)
     assert [join.request for join in planned(stage, 0).joins] == [1, 3]
-    assert stage.lacking() == {2: frozenset({7})}
+    assert stage.waiting.lacking() == {2: frozenset({7})}
 
 
 @dataclass

@@ -137,7 +137,7 @@ def test_kv_of_a_request_that_would_not_fit_is_not_brought() -> None:
     assert ordered(stage) == []
     assert stage.tiers.fetches.is_unfit("session-1")
     assert stage.plan(step + 1, 0.0) is not None, "the other one goes on"
-    assert [one.request for one in stage._waiting] == [1]
+    assert [one.request for one in stage.waiting] == [1]
     stage.abort(2)
     done(stage, order, 7)
     stage.observe(StepFailed("s", step + 1, NO_INTS, NO_INTS, "it is gone"))

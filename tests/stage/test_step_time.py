@@ -112,7 +112,7 @@ def test_a_prompt_is_cut_while_a_reply_is_drawn_beside_it(policy: StepPolicy) ->
     counts = [sorted(stepped(stage, number).counts.tolist()) for number in range(1, 9)]
     assert all(one == 1 and 180 < prompt < 200 for one, prompt in counts[:7]), "200 ms, a millisecond a token"
     assert sum(prompt for _, prompt in counts) <= 1500
-    assert (stage.num_cut_steps, stage.num_untimed_steps) == (7, 0)
+    assert (stage.steps.num_cut, stage.steps.num_untimed) == (7, 0)
 
 
 @pytest.mark.parametrize(("prompt_logprobs", "most"), [(True, 50), (False, 196)])
@@ -131,7 +131,7 @@ def test_it_is_not_cut_where_nobody_lives_beside_it() -> None:
     stage.submit(request(1, 1500))
     stage.submit(request(2, 1500))
     assert stepped(stage, 0).counts.tolist() == [1024]
-    assert stage.num_cut_steps == 0
+    assert stage.steps.num_cut == 0
 
 
 @pytest.mark.parametrize(("step_s", "count"), [(0.0, 1000), (0.05, 49), (None, 199)])
@@ -142,7 +142,7 @@ def test_an_operator_says_how_long_a_step_may_take(step_s: float | None, count: 
     stage.submit(request(2, 1000))
     step = stepped(stage, 1)
     assert count * 16 / 17 - 1 < step.counts[-1] <= count
-    assert stage.num_cut_steps == (count < 1000)
+    assert stage.steps.num_cut == (count < 1000)
 
 
 def test_where_times_are_not_known_tokens_bound_the_step_and_it_is_counted() -> None:
@@ -151,7 +151,7 @@ def test_where_times_are_not_known_tokens_bound_the_step_and_it_is_counted() -> 
     talking(stages, stage)
     stage.submit(request(2, 3000))
     assert stepped(stage, 1).counts.tolist() == [1, 1023]
-    assert (stage.num_cut_steps, stage.num_untimed_steps) == (0, 1)
+    assert (stage.steps.num_cut, stage.steps.num_untimed) == (0, 1)
 
 
 def test_those_who_live_on_the_same_device_bound_it_too() -> None:
@@ -232,11 +232,11 @@ def test_a_stage_with_nothing_else_leaves_its_prompts_out_until_it_may_read_them
     listened_to(stages, dry_at=1.0)
     stage.submit(request(2, 1500))
     assert 120 < stepped(stage, 0, 1.0).counts[0] <= 132
-    assert not stage.left_out
+    assert not stage.steps.left_out
     stage.submit(request(3, 1500))
     assert stage.plan(1, 1.3) is None
     assert stage.num_waiting == 1, "nobody joins for nothing"
-    assert stage.left_out
+    assert stage.steps.left_out
     stage.be_alone(True)
     assert 120 < stepped(stage, 1, 1.3).counts[0] <= 132
     stage.be_alone(False)
@@ -276,7 +276,7 @@ def test_nobody_joins_a_step_of_others_for_nothing() -> None:
         stage.submit(request(number, 100, 1))
         step = stepped(stage, number, now)
     assert (step.counts.tolist(), step.joins) == ([1], ())
-    assert (stage.num_waiting, stage.left_out) == (1, False)
+    assert (stage.num_waiting, stage.steps.left_out) == (1, False)
 
 
 def test_nobody_joins_for_nothing_where_the_others_wait_for_their_kv() -> None:
@@ -287,7 +287,7 @@ def test_nobody_joins_for_nothing_where_the_others_wait_for_their_kv() -> None:
     stage.submit(request(2, 100, 1))
     assert max(stepped(stage, 1, 1.0).counts) == 100
     stage.submit(request(3, 100))
-    stage._steps._are_there = lambda rows: np.zeros(len(rows), np.bool_)
+    stage.steps._are_there = lambda rows: np.zeros(len(rows), np.bool_)
     step = stepped(stage, 2, 1.1)
     assert (step.counts.tolist(), step.joins) == ([1], ())
 
@@ -299,7 +299,7 @@ def test_a_prompt_whose_kv_is_on_its_way_lets_no_other_join_for_its_share() -> N
     stage.submit(request(1, 150))
     read = int(stepped(stage, 0, 1.0).counts[0])
     stage.submit(request(2, 1500))
-    stage._steps._are_there = lambda rows: rows != 0
+    stage.steps._are_there = lambda rows: rows != 0
     step = stepped(stage, 1, 1.4)
     assert (step.rows.tolist(), step.counts.tolist(), step.joins) == ([0], [150 - read], ())
 
@@ -321,7 +321,7 @@ def test_a_prompt_without_room_keeps_no_other_from_its_share() -> None:
     assert 120 < stepped(stage, 0, 1.0).counts[0] < 138
     stage.submit(request(2, 250))
     assert stage.plan(1, 1.1) is None
-    assert stage.left_out
+    assert stage.steps.left_out
     assert stepped(stage, 1, 1.4).emits.tolist() == [1], "the rest of a prompt takes less than all of it"
 
 
@@ -334,7 +334,7 @@ def test_a_prompt_that_is_told_of_is_owed_what_that_takes() -> None:
     sampling = Sampling(max_tokens=9, logprobs=1, prompt_logprobs=True)
     stage.submit(request(2, 10, sampling=sampling))
     assert stage.plan(1, 1.4) is None
-    assert (stage.num_waiting, stage.left_out) == (1, True)
+    assert (stage.num_waiting, stage.steps.left_out) == (1, True)
     assert stepped(stage, 1, 1.8).counts.tolist() == [10]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +16,10 @@ from antiphon.policy.base import Tier
 from antiphon.stage.requests import ArRequest, RequestSizes
 from antiphon.stage.waiting import WaitingQueue
 
-SIZES = RequestSizes(ArConfig(max_rows=4, block_size=4, num_blocks=16, step_tokens=8), 16)
+HELD: Any = SimpleNamespace(
+    sizes=RequestSizes(ArConfig(max_rows=4, block_size=4, num_blocks=16, step_tokens=8), 16)
+)
+"""Of the KV only the sizes."""
 
 
 def request(number: int, tier: Tier = Tier.LATENCY, size: int = 6, *, waits: bool = False) -> ArRequest:
@@ -25,7 +31,7 @@ def request(number: int, tier: Tier = Tier.LATENCY, size: int = 6, *, waits: boo
 
 
 def queue(*requests: ArRequest, conditioned: bool = False) -> WaitingQueue:
-    made = WaitingQueue(conditioned, SIZES)
+    made = WaitingQueue(conditioned, HELD)
     for one in requests:
         made.add(one)
     made.check_integrity()

@@ -11,9 +11,9 @@ import numpy as np
 from antiphon.core.plans import Step
 from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
-from antiphon.policy.base import PREPARATORY, DevicePolicy, Head, granted
+from antiphon.policy.base import PREPARATORY, DevicePolicy, Head, granted, soonest
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.policies import Question, soonest, to_run
+from antiphon.stage.policies import Question, to_run
 
 LEFT_S = 0.5
 """Sound that each listener has left, at least, after a step that only shows words so far: the next is made
@@ -156,7 +156,7 @@ class Device:
             self._question.wake_at = soonest(self.wake_at, now + AGAIN_S)
         for place in asked:
             scheduler = schedulers[place]
-            if isinstance(scheduler, ArScheduler) and not (num_in_flight and scheduler.left_out):
+            if isinstance(scheduler, ArScheduler) and not (num_in_flight and scheduler.steps.left_out):
                 planned = scheduler.join_early(step, now)
                 if planned is not None:
                     self._last = place
@@ -192,7 +192,7 @@ class Device:
             return planned
         schedulers = self._schedulers
         tried = (schedulers[head.place] for head in heads)
-        leaving = [one for one in tried if isinstance(one, ArScheduler) and one.left_out]
+        leaving = [one for one in tried if isinstance(one, ArScheduler) and one.steps.left_out]
         for one in leaving:
             one.be_alone(True)
         planned = self._first(heads, step, now, []) if leaving else None

@@ -17,9 +17,8 @@ from antiphon.assembly.devices import Device
 from antiphon.assembly.guard import Guard
 from antiphon.core.facts import NO_INTS, Ints
 from antiphon.core.plans import Step
-from antiphon.policy.base import LATENCY, ROUNDING_S, StepChoice, StepView, heard_leads_s
+from antiphon.policy.base import LATENCY, ROUNDING_S, StepChoice, StepView, heard_leads_s, soonest
 from antiphon.stage.candidates import Candidates
-from antiphon.stage.policies import soonest
 
 MOST_IDLE_S = 2.0
 LATE_S = 0.25

@@ -30,9 +30,9 @@ from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUse
 from antiphon.metrics.names import Metric
+from antiphon.policy.base import soonest
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.kv_moves import KvMoved
-from antiphon.stage.policies import soonest
 
 PERSON_FACTS = frozenset(get_args(PersonFact))
 
@@ -174,8 +174,8 @@ class Node:
             stats[Metric.REQUESTS_RUNNING.of(name)] = ar.num_running
             stats[Metric.SURPLUS_TOKENS.of(name)] = ar.num_surplus_tokens
             stats[Metric.PREEMPTIONS.of(name)] = ar.num_preemptions
-            stats[Metric.STEPS_CUT.of(name)] = ar.num_cut_steps
-            stats[Metric.STEPS_UNTIMED.of(name)] = ar.num_untimed_steps
+            stats[Metric.STEPS_CUT.of(name)] = ar.steps.num_cut
+            stats[Metric.STEPS_UNTIMED.of(name)] = ar.steps.num_untimed
             stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.resting.num_evicted_blocks
             if self.stages.units[name].role == "decode":
                 stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.leases.num_moved_blocks
@@ -297,7 +297,7 @@ class Node:
     @property
     def _is_lacking(self) -> bool:
         """Was media found missing that was not asked for yet?"""
-        return any(ar.is_lacking for ar in self.stages.ar.values())
+        return any(ar.waiting.is_lacking for ar in self.stages.ar.values())
 
     @property
     def _num_given_up(self) -> int:

@@ -170,7 +170,7 @@ class Waits:
         return self._queued(scheduler, active) if active.row is None else self._seated(scheduler, active.row)
 
     def _queued(self, scheduler: ArScheduler, active: ArRequest) -> Turn:
-        if not scheduler.could_run(active):
+        if not scheduler.waiting.could_run(active):
             return (Cause.UPSTREAM if active.has_credit else Cause.DOWNSTREAM), ""
         if scheduler.tiers.fetches.is_coming(active.owner):
             return Cause.KV_COMING, self.because(KvMove.FETCHED, scheduler.name)

@@ -131,9 +131,8 @@ class Preparation:
     def want_lacking(self) -> None:
         """The cached prefix of a waiting request may have been evicted: encode the media it covered."""
         for entry in self._stages.ar.values():
-            if entry.is_lacking:
-                for request, keys in entry.lacking().items():
-                    self._want(self._sessions.by_request[request], keys)
+            for request, keys in entry.waiting.lacking().items():
+                self._want(self._sessions.by_request[request], keys)
 
     def encoded(self, unit: str, fact: StageFact) -> None:
         """An encoder's step was reported. Responses whose media failed end."""

@@ -45,6 +45,15 @@ class Told(NamedTuple):
 
 
 class Place(IntEnum):
+def soonest(*wishes: float | None) -> float | None:
+    """Of the times at which policies wish to be asked again; None: none of them wishes it."""
+    first = None
+    for at in wishes:
+        if at is not None and (first is None or at < first):
+            first = at
+    return first
+
+
     """Where the KV lies that a request begins with."""
 
     DEVICE = 0

@@ -3,7 +3,7 @@ brought."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -13,20 +13,20 @@ import numpy as np
 
 from antiphon.core.config import ArConfig
 from antiphon.core.errors import LimitExceeded
-from antiphon.core.facts import NO_INTS, CopyFact, StageFact, StagePrompt, StepDone, StepFailed
+from antiphon.core.facts import CopyFact, StageFact, StagePrompt, StepDone, StepFailed
 from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep
 from antiphon.kv.transfers import CopyOrder, KvLease
-from antiphon.policy.base import Budget, Candidate, Mask, Refuse, StepChoice, StepView, Tier
+from antiphon.policy.base import Budget, Candidate, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.beside import Patience
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight
-from antiphon.stage.kv_asks import idle
 from antiphon.stage.kv_ledger import KvLedger
-from antiphon.stage.policies import Chooser, Question, StagePolicies, changes, soonest, to_run
+from antiphon.stage.policies import Chooser, StagePolicies, changes, to_run
 from antiphon.stage.requests import ArRequest, RequestProgress
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.step_maker import StepMaker
+from antiphon.stage.tending import Tending
 from antiphon.stage.waiting import WaitingQueue
 
 MOST_RETRIES = 3
@@ -38,8 +38,8 @@ MOST_IN_VAIN = 8
 class ArScheduler(Chooser[ArCandidates, Flight]):
     """Owner of which requests the stage has.
 
-    The queue, the rows, the steps in flight and the KV have owners of their own; `rows`, `kv` and `tiers` are
-    there to be read. What the policy chose becomes a step in `StepMaker`.
+    The queue, the rows, the steps in flight and the KV have owners of their own; `waiting`, `rows`, `kv`,
+    `tiers` and `steps` are there to be read. What the policy chose becomes a step in `StepMaker`.
     """
 
     def __init__(
@@ -65,24 +65,15 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self.num_surplus_tokens = 0
         self.num_preemptions = 0
         self._requests: dict[int, ArRequest] = {}
-        self._waiting = WaitingQueue(stage.conditioned, self._held.sizes)
+        self.waiting = WaitingQueue(stage.conditioned, self._held)
+        self._tending = Tending(self.waiting, self.rows, self._held)
         ledgers = self.rows, self._held
         cost = self._around.cost
-        self._steps = StepMaker(
-            self.name, config, self._requests, self._waiting, ledgers, self._flights, cost
-        )
+        self.steps = StepMaker(self.name, config, self._requests, self.waiting, ledgers, self._flights, cost)
         self._num_submitted = 0
         self._in_vain: dict[int, int] = {}
         """Preempted requests, and how often: one less for each step since that drew tokens."""
-        self._head: ArRequest | None = None
-        """The first that a person waits for, as of the last view."""
-        self._named = NO_INTS
-        """Waiting requests in the order in which the policy named them last, if some were not ready."""
-        self._has_host = self.tiers.host.num_blocks > 0
         self._is_alone = False
-        self._kept, self._to_write = Question(), Question()
-        self._lacked: tuple[ArRequest, frozenset[int]] | None = None
-        """It, and the media that it turned out to lack when a policy looked; noted by the next plan."""
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -115,7 +106,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self._num_submitted += 1
         self._requests[request.request] = request
         self._held.look(request)
-        self._waiting.add(request)
+        self.waiting.add(request)
 
     @changes
     def push(self, request: int, token: int) -> None:
@@ -127,7 +118,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         if active.row is not None:
             self.rows.push(active.row, token)
         else:
-            self._waiting.changed(active)
+            self.waiting.changed(active)
 
     @changes
     def grant(self, request: int, tokens: int) -> None:
@@ -150,14 +141,14 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         if request.row is not None:
             self.rows.update(request)
         else:
-            self._waiting.changed(request)
+            self.waiting.changed(request)
 
     @changes
     def arrived(self, request: int) -> None:
         """What was handed over for it is there."""
         if self.waits_for_payload(request):
             self._requests[request].waits_for_payload = False
-            self._waiting.changed(self._requests[request])
+            self.waiting.changed(self._requests[request])
 
     @changes
     def got_media(self, request: ArRequest, keys: frozenset[int]) -> None:
@@ -175,7 +166,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         if active is None:
             return None
         if active.row is None:
-            self._waiting.remove(active)
+            self.waiting.remove(active)
             self._held.give_up(active)
         else:
             self._leave(active)
@@ -217,15 +208,6 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             self._update(request)
 
     @property
-    def is_lacking(self) -> bool:
-        """Would `lacking` return anything?"""
-        return self._waiting.is_lacking
-
-    def lacking(self) -> dict[int, frozenset[int]]:
-        """Waiting requests that could not join for want of media, and which, since the last call."""
-        return self._waiting.lacking()
-
-    @property
     def held(self) -> dict[str, tuple[int, int]]:
         """KV of each session, as (tokens, blocks): its running request's, or what it left behind."""
         held = self._held.held
@@ -238,10 +220,6 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """Waiting or running, to be read only."""
         return self._requests.get(request)
 
-    def could_run(self, request: ArRequest) -> bool:
-        """Of one that waits: are its payload and its upstream text there, and may it draw?"""
-        return self._waiting.could_run(request)
-
     def is_short_of_blocks(self, request: ArRequest) -> bool:
         """Of one that waits, as it was looked at last: does it need more blocks than are free?"""
         return self._held.sizes.promise(request) - request.found_used > self.kv.blocks.num_free
@@ -253,15 +231,15 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
 
     @property
     def num_running(self) -> int:
-        return len(self._requests) - len(self._waiting)
+        return len(self._requests) - len(self.waiting)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting) or self.rows.has_work
+        return bool(self.waiting) or self.rows.has_work
 
     @property
     def is_churning(self) -> bool:
@@ -279,82 +257,41 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self.tiers.asks.tell_time(now)
 
     def tend(self, now: float) -> None:
-        """At every decision, before steps are planned: evict ahead, and fetch. Without a host nothing leaves
-        the device before it must."""
-        if not self._has_host:
-            return
-        before = self.state
-        if self._kept.is_due(before, now):
-            self._kept.asked(before, self._tended(now), now)
-
-    def _tended(self, now: float) -> float | None:
-        """When the policies wish to be asked again."""
-        in_turn = self._waiting.in_turn
-        if len(self._named) and len(in_turn) > self.rows.num_free:
-            places = {one: at for at, one in enumerate(self._named.tolist())}
-            in_turn.sort(key=lambda one: places.get(one.request, len(places)))
-        could_join = [one for one in in_turn if one.lease is None][: self.rows.num_free]
-        wanted = self._held.wanted(could_join)
-        wake_at = self.tiers.tend(wanted, in_turn[0].owner if in_turn else "", self.rows.num_short)
-        for request in could_join:
-            since_s = request.reload_wait_since_s
-            if self.tiers.fetches.is_coming(request.owner):
-                request.reload_wait_since_s = now if since_s is None else since_s
-            elif since_s is not None:
-                self.tiers.waited(since_s, bool(request.tokens))
-                request.reload_wait_since_s = None
-        return wake_at
+        """As `Tending` says."""
+        self._tending.tend(self.num_changes, now)
 
     def write(self, left_s: Callable[[], float] | None = None, is_new: bool = False) -> None:
-        """At every decision, after steps are planned: write what will have to leave. `left_s`: seconds that
-        the step on this device will still take; None: none runs. is_new: it was ordered now."""
-        if not self._has_host:
-            return
-        now = self.tiers.asks.now
-        before = self.state
-        if is_new or self._to_write.is_due(before, now):
-            self._to_write.asked(before, self.tiers.write(left_s or idle), now)
+        """As `Tending` says."""
+        self._tending.write(self.num_changes, left_s, is_new)
 
     @property
     def state(self) -> tuple[int, int]:
-        tiers = self.tiers
-        return self.num_changes + tiers.num_changes, tiers.room.num_claimed
+        return self._tending.state(self.num_changes)
 
     @property
     def kv_wakes_at(self) -> float | None:
         """When a policy of the unit's KV wishes to be asked again."""
-        asked = self.tiers.asks.wake_at
-        return soonest(self._kept.wake_at, self._to_write.wake_at, asked) if self._has_host else asked
+        return self._tending.wakes_at
 
     # -- planning ------------------------------------------------------------------------------------
 
     @property
     def budget(self) -> Budget:
-        return self._steps.budget
+        return self.steps.budget
 
     def spendable(self, now: float) -> Budget:
         """A step that may read a prompt is bounded for those who live beside it."""
         budget, bound_s = self.budget, self.config.step_s
         rows = self.rows.running
-        is_prompt_near = bool(self._waiting) or np.count_nonzero(self.rows.wanted(rows) > 1) > 0
+        is_prompt_near = bool(self.waiting) or np.count_nonzero(self.rows.wanted(rows) > 1) > 0
         if is_prompt_near and bound_s != 0:
             bounded = self._around.beside.bounded(self.name, budget, now)
             if self._is_alone and bounded.unread_s is not None:
                 bounded = replace(bounded, unread_s=inf)
             if bounded.seconds < inf:
                 budget = bounded if bound_s is None else replace(budget, seconds=bound_s)
-        self._steps.spendable = budget
+        self.steps.spendable = budget
         return budget
-
-    @property
-    def num_cut_steps(self) -> int:
-        """Steps whose prompts were cut for those who live beside them."""
-        return self._steps.num_cut
-
-    @property
-    def num_untimed_steps(self) -> int:
-        """Steps beside whose prompts others lived, and whose time was not known."""
-        return self._steps.num_untimed
 
     def _patience(self, now: float) -> Patience:
         """Of those whose replies are being drawn here."""
@@ -363,15 +300,10 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         return self._around.patience(self.rows.tier[rows], self.rows.slot[rows], now)
 
     def choose(self, now: float) -> tuple[ArCandidates, StepChoice]:
-        """The same; what it changes of KV is asked for at the next call, which is due at once."""
         is_anew = self._chosen is None
-        view, choice = chosen = super().choose(now)
-        if is_anew and self._has_host:
-            named = choice.order[choice.order >= view.num_rows]
-            self._named = NO_INTS if view.ready[named].all() else view.request[named]
-        if is_anew and choice.moves:
-            self._kept.reopen()
-            self._kept.wake_at = now
+        chosen = super().choose(now)
+        if is_anew:
+            self._tending.chosen(*chosen, now)
         return chosen
 
     def plan(self, step: int, now: float) -> ArStep | None:
@@ -380,9 +312,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             self.tiers.room.begin_plan()
             view, choice = self._taken(now)
             order, counts = to_run(view, choice)
-            self._note_lacked()
+            self.waiting.note_lacked()
             preempted = self._preempt(view, choice)
-            planned = self._steps.carry_out(step, view, choice, order, counts)
+            planned = self.steps.carry_out(step, view, choice, order, counts)
             if planned is not None or not preempted:
                 return self._noted(planned, now)
 
@@ -391,12 +323,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         waits for the copies layer by layer. None if there is none."""
         if not self.tiers.num_in_flight:
             return None
-        return self._noted(self._steps.join_early(step, *self._taken(now)), now)
-
-    @property
-    def left_out(self) -> bool:
-        """Did the last plan run nothing, and leave out prompts for those who live beside them?"""
-        return self._steps.left_out
+        return self._noted(self.steps.join_early(step, *self._taken(now)), now)
 
     def be_alone(self, is_alone: bool) -> None:
         """Does nothing else run on the device? Then prompts are read at once."""
@@ -410,54 +337,19 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
                 self._around.beside.read(self.name, now)
         return planned
 
-    def _look(self, request: ArRequest) -> None:
-        """Note what one that waits would find on the device now."""
-        self._held.look(request)
-        self._waiting.changed(request)
-
     def _look_at_evicted(self) -> None:
         """Preempted requests whose KV left the device since they were looked at."""
         known = self.tiers.known
         for owner in known.evicted:
             active = self._requests.get(known.request.get(owner, -1))  # it may be over
             if active is not None and active.row is None:
-                self._look(active)
+                self.waiting.look(active)
         known.evicted.clear()
 
     def _candidates(self, now: float) -> ArCandidates:
         self._look_at_evicted()
-        self._head = self._waiting.first()
-        for head in (self._head, self._waiting.first(Tier.BEST_EFFORT)):
-            if head is not None:
-                self._look(head)
-        return ArCandidates(
-            self.name,
-            self._around,
-            now,
-            (self.rows, self.kv),
-            (list(self._waiting), self._waiting.columns),
-            self._could_join,
-            self._held.place,
-            self._held.reload_s,
-        )
-
-    def _could_join(self, waiting: Sequence[ArRequest], could_run: Mask) -> Mask:
-        """By what is cheap to know; of the first request, also its media."""
-        could_join = could_run.copy()
-        if coming := self.tiers.fetches.coming:
-            could_join &= [request.owner not in coming for request in waiting]
-        at = next((at for at, request in enumerate(waiting) if request is self._head), None)
-        if at is not None and could_join[at]:
-            lacking = self._held.lacks(waiting[at], with_host=True)
-            could_join[at] = not lacking
-            self._lacked = (waiting[at], lacking) if lacking else None
-        return could_join
-
-    def _note_lacked(self) -> None:
-        """What the first request lacks is asked for once the stage has its turn, whoever looked before."""
-        lacked, self._lacked = self._lacked, None
-        if lacked is not None and self._requests.get(lacked[0].request) is lacked[0]:
-            self._waiting.note_lacking(*lacked)
+        self.waiting.look_at_heads()
+        return ArCandidates(self.name, self._around, now, self.rows, self._held, self.waiting)
 
     # -- giving up rows ------------------------------------------------------------------------------
 
@@ -482,7 +374,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         """It gives up its row, and waits again."""
         self._leave(request, keep)
         self._held.look(request)
-        self._waiting.add(request)
+        self.waiting.add(request)
         self.num_preemptions += 1
 
     # -- accounting ----------------------------------------------------------------------------------
@@ -495,7 +387,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def copied(self, fact: CopyFact) -> None:
         """A copy was answered. On failure, preempt every row whose blocks it was filling."""
         broken = set(self.tiers.copied(fact))
-        for request in self._steps.of(self.rows.running) if broken else ():
+        for request in self.steps.of(self.rows.running) if broken else ():
             if request.sequence is not None and not broken.isdisjoint(request.sequence.blocks):
                 self._requeue(request)
 
@@ -538,7 +430,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         size = self.config.block_size
         filled = reach // size > self.rows.confirmed[rows] // size
         self.rows.confirm(rows, reach)
-        for request in self._steps.of(rows[filled]):
+        for request in self.steps.of(rows[filled]):
             self._held.fill(request)
         return frozenset(flight.requests[~current].tolist())
 
@@ -585,7 +477,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
     def check_integrity(self) -> None:
         """Rows, blocks and queues agree; raises AssertionError otherwise."""
         self._held.check_integrity()
-        self._waiting.check_integrity()
+        self.waiting.check_integrity()
         seated = {request.row: request for request in self._requests.values() if request.row is not None}
         self.rows.check_integrity(seated)
         if not self._flights and not self.tiers.num_in_flight and not self.leases:

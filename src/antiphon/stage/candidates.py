@@ -15,13 +15,12 @@ from antiphon.core.config import ClassBounds
 from antiphon.core.facts import Floats, Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.interaction.frontier import Frontier
-from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.base import Place, StepCost, Tier
 from antiphon.stage.beside import Beside, Patience, patience
+from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.lanes import Lanes
-from antiphon.stage.requests import ArRequest
 from antiphon.stage.rows import RowLedger
-from antiphon.stage.waiting import WaitingColumns
+from antiphon.stage.waiting import WaitingQueue
 
 C = TypeVar("C", bound=NDArray[Any])
 
@@ -239,30 +238,24 @@ class ArCandidates(Candidates):
         unit: str,
         around: Surroundings,
         now: float,
-        ledgers: tuple[RowLedger, StageKv],
-        waiting: tuple[Sequence[ArRequest], WaitingColumns],
-        could_join: Callable[[Sequence[ArRequest], Mask], Mask],
-        place: Callable[[ArRequest], Place],
-        reload_s: Callable[[ArRequest], float],
+        rows: RowLedger,
+        ledger: KvLedger,
+        queue: WaitingQueue,
     ) -> None:
-        """could_join: of waiting requests and which of them have their inputs, by what is cheap to know;
-        place: where the KV of one lies; reload_s: until what of it is on the host is there."""
-        self._rows, self._kv = ledgers
-        self.rows_in_use = self._rows.running
-        self.waiting, self._columns = waiting
+        self._rows, self._ledger, self._queue = rows, ledger, queue
+        self.rows_in_use = rows.running
+        self.waiting, self._columns = list(queue), queue.columns
         num_rows = len(self.rows_in_use)
         size = num_rows + len(self.waiting)
-        super().__init__(unit, around, now, num_rows, size, self._rows.num_free, self._rows.num_pending_free)
-        self._could_join = could_join
-        self._place = place
-        self._reload_s = reload_s
-        self.block_size, self.num_blocks = self._kv.block_size, self._kv.num_blocks
-        self.num_free, self.num_pending_free = self._kv.blocks.num_free, self._kv.blocks.num_pending_free
-        self.num_evictable = self._kv.blocks.num_idle
+        super().__init__(unit, around, now, num_rows, size, rows.num_free, rows.num_pending_free)
+        kv = ledger.kv
+        self.block_size, self.num_blocks = kv.block_size, kv.num_blocks
+        self.num_free, self.num_pending_free = kv.blocks.num_free, kv.blocks.num_pending_free
+        self.num_evictable = kv.blocks.num_idle
 
     @cached_property
     def num_promised(self) -> int:  # type: ignore[override]
-        return self._kv.num_promised
+        return self._ledger.kv.num_promised
 
     @column
     def row(self) -> Ints:
@@ -297,7 +290,7 @@ class ArCandidates(Candidates):
     @column
     def could_run(self) -> Mask:
         could_run = self._columns.could_run == 1
-        waiting = self._could_join(self.waiting, could_run) if self.waiting else could_run
+        waiting = self._queue.could_join(self.waiting, could_run) if self.waiting else could_run
         return self._with(self._rows.could_run[self.rows_in_use], waiting)
 
     @column
@@ -313,13 +306,12 @@ class ArCandidates(Candidates):
 
     @column
     def place(self) -> Ints:
-        return self._with(
-            np.full(self.num_rows, Place.DEVICE, np.int64), ints([self._place(one) for one in self.waiting])
-        )
+        places = ints([self._ledger.place(one) for one in self.waiting])
+        return self._with(np.full(self.num_rows, Place.DEVICE, np.int64), places)
 
     @column
     def reload_s(self) -> Floats:
-        reload_s = [self._reload_s(one) for one in self.waiting]
+        reload_s = [self._ledger.reload_s(one) for one in self.waiting]
         return self._with(np.zeros(self.num_rows), np.array(reload_s, np.float64))
 
     def _with(self, rows: C, waiting: C) -> C:

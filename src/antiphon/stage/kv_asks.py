@@ -10,10 +10,10 @@ from antiphon.interaction.next_use import NextUse, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
+from antiphon.policy.base import soonest
 from antiphon.policy.memory import KvPolicies, KvTier, KvView, Lane, Selection
 from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
-from antiphon.stage.policies import soonest
 from antiphon.stage.tier_views import Owners, View
 
 

@@ -21,6 +21,7 @@ from antiphon.policy.base import (
     StepChoice,
     StepPolicy,
     StepView,
+    soonest,
 )
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.candidates import Candidates, Surroundings
@@ -39,15 +40,6 @@ class StagePolicies:
 
 MOST_SILENT_S = 0.25
 """A question is asked again after so long, when the node is called, though nothing has changed."""
-
-
-def soonest(*wishes: float | None) -> float | None:
-    """Of the times at which policies wish to be asked again; None: none of them wishes it."""
-    first = None
-    for at in wishes:
-        if at is not None and (first is None or at < first):
-            first = at
-    return first
 
 
 class Question:

@@ -1,17 +1,19 @@
-"""The waiting queue of a decoder stage: requests without a row, in order, and what they lack."""
+"""The waiting queue of a decoder stage: requests without a row, in order, what they would find, and what they
+lack."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 import numpy as np
 
-from antiphon.core.facts import Ints
+from antiphon.core.facts import Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.policy.base import Tier
-from antiphon.stage.requests import ArRequest, RequestSizes
+from antiphon.stage.kv_ledger import KvLedger
+from antiphon.stage.requests import ArRequest
 
 _age = attrgetter("order")
 
@@ -31,13 +33,17 @@ class WaitingQueue:
     """Owner of the order of requests without a row: by age, so that a preempted one stands before all that
     came later."""
 
-    def __init__(self, conditioned: bool, sizes: RequestSizes) -> None:
+    def __init__(self, conditioned: bool, held: KvLedger) -> None:
         self._conditioned = conditioned
-        self._sizes = sizes
+        self._held = held
         self._requests: list[ArRequest] = []
         self._table = np.zeros((len(WaitingColumns.__slots__), 0), np.int64)
         self._lacking: dict[int, frozenset[int]] = {}
         """Media that requests turned out to lack, since they were asked for."""
+        self._head: ArRequest | None = None
+        """The first that a person waits for, as of the last view."""
+        self._lacked: frozenset[int] = frozenset()
+        """Media that it turned out to lack when a policy looked; noted by the next plan."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -77,6 +83,8 @@ class WaitingQueue:
         """It has got a row, or is over."""
         at = self._place(request)
         del self._requests[at]
+        if request is self._head:
+            self._head = None
         self._table = np.delete(self._table, at, axis=1)
         self._lacking.pop(request.request, None)
 
@@ -92,7 +100,7 @@ class WaitingQueue:
                 request.slot,
                 request.found,
                 len(request.prompt.token_ids) + len(request.tokens) - request.found,
-                self._sizes.promise(request) - request.found_used,
+                self._held.sizes.promise(request) - request.found_used,
                 self.could_run(request),
             ]
         )
@@ -102,6 +110,37 @@ class WaitingQueue:
         if request.waits_for_payload or not request.has_credit:
             return False
         return not self._conditioned or request.closed or len(request.inputs) >= len(request.tokens)
+
+    # -- what they would find ------------------------------------------------------------------------
+
+    def look(self, request: ArRequest) -> None:
+        """Note what it would find on the device now."""
+        self._held.look(request)
+        self.changed(request)
+
+    def look_at_heads(self) -> None:
+        """Before a view: at the first of each tier that is served."""
+        self._head, self._lacked = self.first(), frozenset()
+        for head in (self._head, self.first(Tier.BEST_EFFORT)):
+            if head is not None:
+                self.look(head)
+
+    def could_join(self, waiting: Sequence[ArRequest], could_run: Mask) -> Mask:
+        """By what is cheap to know; of the first request, also its media."""
+        could_join = could_run.copy()
+        if coming := self._held.tiers.fetches.coming:
+            could_join &= [request.owner not in coming for request in waiting]
+        at = next((at for at, request in enumerate(waiting) if request is self._head), None)
+        if at is not None and could_join[at]:
+            self._lacked = self._held.lacks(waiting[at], with_host=True)
+            could_join[at] = not self._lacked
+        return could_join
+
+    def note_lacked(self) -> None:
+        """What the first request lacks is asked for once the stage has its turn, whoever looked before."""
+        if self._lacked and self._head is not None:
+            self.note_lacking(self._head, self._lacked)
+        self._lacked = frozenset()
 
     def note_lacking(self, request: ArRequest, keys: frozenset[int]) -> None:
         """It cannot join for want of these media. They are told of once."""

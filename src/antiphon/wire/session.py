@@ -277,18 +277,14 @@ class RealtimeSession:
     def _append(self, audio: bytes, now: float) -> list[Step]:
         info = self._shared.scope.info
         if "audio" not in info.inputs:
-            return self._refuse_sound(info.name)
+            if self._has_refused_sound:  # once a session: microphones append 50 times a second
+                return []
+            self._has_refused_sound = True
+            raise ProtocolError(f"The model {info.name} does not hear: send text.")
         check("max_append_bytes", self.limits.max_append_bytes, len(audio))
         pcm16 = self._input_audio.pcm16(audio, self._shared.config.input_format)
         reply_is_heard = self._interrupts and self._responses.is_heard(now)
         return self._all_noticed(self._listener.append(pcm16, reply_is_heard), now)
-
-    def _refuse_sound(self, model: str) -> list[Step]:
-        """The sound is dropped. Raises ProtocolError once a session: microphones append 50 times a second."""
-        if self._has_refused_sound:
-            return []
-        self._has_refused_sound = True
-        raise ProtocolError(f"The model {model} does not hear: send text.")
 
     def _update(self, patch: SessionPatch, now: float) -> list[Step]:
         self._shared.config = updated(self._shared.config, patch, self._shared.scope)
@@ -362,9 +358,8 @@ class RealtimeSession:
     def _preface(self) -> list[Step]:
         """Instructions and tools, with which the first prompt begins; once, while they are the same."""
         config = self._shared.config
-        if not self._shared.scope.info.reads_ahead or len(self._shared.conversation):
-            return []
-        if self._prefaced == config:
+        reads_ahead = self._shared.scope.info.reads_ahead
+        if not reads_ahead or len(self._shared.conversation) or self._prefaced == config:
             return []
         self._prefaced = config
         return self._foreseen(lambda: NOTHING_SAID)
