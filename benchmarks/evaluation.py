@@ -96,8 +96,7 @@ def run_all(parts: dict[str, Part], work: Path, until_s: float) -> dict[str, Any
 
 
 def keep(result: dict[str, Any], name: str) -> None:
-    command = "python benchmarks/evaluation.py checkpoints/demo"
-    provenance.keep(result | {"command": command}, RESULTS / f"evaluation-{name}.json")
+    provenance.keep(result, RESULTS / f"evaluation-{name}.json")
 
 
 def main() -> None:

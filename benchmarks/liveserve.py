@@ -345,8 +345,7 @@ def main() -> None:
             arguments.out.write_bytes(msgspec.json.format(msgspec.json.encode(settings(runs))))
             return
         found = evaluated(runs)
-    command = "python benchmarks/liveserve.py --out benchmarks/results/liveserve.json"
-    provenance.keep(found | {"command": command}, arguments.out)
+    provenance.keep(found, arguments.out)
 
 
 if __name__ == "__main__":

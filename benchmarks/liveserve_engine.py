@@ -202,8 +202,6 @@ def main() -> None:
     model = made(arguments.work / "forty")
     systems = {"fcfs": settings.baseline, "liveserve": settings.liveserve}
     found = pairs_by(systems, arguments.rates, model, arguments.work)
-    rates = " ".join(f"{rate:g}" for rate in arguments.rates)
-    out = f"--rates {rates} --out benchmarks/results/liveserve-engine.json"
     provenance.keep(
         {
             "systems": {name: system.name for name, system in systems.items()},
@@ -213,7 +211,6 @@ def main() -> None:
                 f"{rate:g}/s, p_bi 0.5": told(*([pair[name] for pair in pairs] for name in systems))
                 for rate, pairs in sorted(found.items())
             },
-            "command": f"python benchmarks/liveserve_engine.py --settings SETTINGS {out}",
         },
         arguments.out,
     )

@@ -138,9 +138,7 @@ def main() -> None:
         )
         for pool, gb in CASES
     }
-    out = "--out benchmarks/results/liveserve-engine-memory.json"
-    command = f"python benchmarks/liveserve_engine_memory.py {out}"
-    provenance.keep(cases | {"seeds": len(SEEDS), "command": command}, arguments.out)
+    provenance.keep(cases | {"seeds": len(SEEDS)}, arguments.out)
 
 
 if __name__ == "__main__":

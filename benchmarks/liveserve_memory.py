@@ -239,8 +239,7 @@ def main() -> None:
                     system: {**reloaded(results["fcfs"], each), "ttft_p90_s": p90_s(each)}
                     for system, each in parts.items()
                 }
-    command = "python benchmarks/liveserve_memory.py --out benchmarks/results/liveserve-memory.json"
-    provenance.keep(found | {"command": command}, arguments.out)
+    provenance.keep(found, arguments.out)
 
 
 if __name__ == "__main__":

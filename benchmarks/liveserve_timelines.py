@@ -169,8 +169,7 @@ def main() -> None:
                 for name, systems in smooth.items()
             },
         }
-    command = "python benchmarks/liveserve_timelines.py --out benchmarks/results/liveserve-timelines.json"
-    provenance.keep(found | {"command": command}, arguments.out)
+    provenance.keep(found, arguments.out)
 
 
 if __name__ == "__main__":

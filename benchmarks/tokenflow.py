@@ -492,9 +492,7 @@ def main() -> None:
     with ProcessPoolExecutor(2) as pool:
         runs = Runs(arguments.work, pool, arguments.seeds)
         for part in arguments.parts:
-            command = f"python benchmarks/tokenflow.py --parts {part}"
-            command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
-            provenance.keep(PARTS[part](runs) | {"command": command}, RESULTS / f"tokenflow-{part}.json")
+            provenance.keep(PARTS[part](runs), RESULTS / f"tokenflow-{part}.json")
     tokenflow_page.write()
 
 

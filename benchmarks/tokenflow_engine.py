@@ -274,8 +274,7 @@ def main() -> None:
         made = apart(BASELINE, burst, 0, work)["running_tokens_per_s"]
         burst = msgspec.structs.replace(burst, rate=made / 2)
     found = evaluated(burst, tuple(arguments.systems), arguments.seeds, work)
-    command = " ".join(("python benchmarks/tokenflow_engine.py", *sys.argv[1:]))
-    provenance.keep(found | {"command": command}, arguments.out)
+    provenance.keep(found, arguments.out)
 
 
 if __name__ == "__main__":

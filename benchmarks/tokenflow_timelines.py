@@ -113,8 +113,7 @@ def main() -> None:
             name: {"load": load.name, "systems": {one.name: runs[name][one.name].result() for one in systems}}
             for name, (_, load, systems) in wanted.items()
         }
-    command = "python benchmarks/tokenflow_timelines.py --out benchmarks/results/tokenflow-timelines.json"
-    provenance.keep(told | {"command": command}, arguments.out)
+    provenance.keep(told, arguments.out)
     tokenflow_page.write()
 
 

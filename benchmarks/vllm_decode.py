@@ -252,7 +252,7 @@ def main() -> None:
         **measure(arguments),
         "threads": arguments.threads,
         "load_before": round(load, 1),
-        "command": f"python benchmarks/vllm_decode.py {arguments.checkpoint} --vllm-python PATH",
+        "command": f"python benchmarks/{provenance.command()}".replace(str(arguments.vllm_python), "PATH"),
         "rounds": arguments.rounds,
     }
     provenance.keep(result, arguments.out)
