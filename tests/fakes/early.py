@@ -18,9 +18,13 @@ def owners_of(view: KvView) -> list[str]:
 
 
 def has_dirty(view: View, owner: str) -> bool:
-    """Has any full block of it no copy on the host? By a look at each."""
+    """Has any full block of it no copy on the host, and has no copy of it failed? By a look at each."""
     sequence = view.known.running.get(owner) or view.kv.resting.get(owner)
-    return sequence is not None and any(map(view.host.lacks, sequence.filled))
+    return (
+        sequence is not None
+        and owner not in view.known.refused
+        and any(map(view.host.lacks, sequence.filled))
+    )
 
 
 class WriteEarly:

@@ -10,7 +10,7 @@ from antiphon.core.plans import CopyBlocks
 from antiphon.metrics.names import Metric
 from fakes import toy
 from fakes.early import WriteEarly
-from fakes.world import World, toy_config
+from fakes.world import HURRIED, World, toy_config
 from stage.tiering import says
 
 SPLIT = (("low", 0, 1), ("high", 1, 2))
@@ -103,6 +103,28 @@ def test_copies_that_break_off_cost_time_and_nothing_else(depth: int, copy_lag: 
         world.check(heard)
         assert heard.end.status in ("completed", "incomplete")
     leave(world)
+
+
+def test_a_host_that_takes_nothing_is_asked_once_a_turn() -> None:
+    """The node comes to rest, which `run` waits for."""
+    world = World(toy_config(blocks=32, host_blocks=200, preset=HURRIED))
+    world.mover.failing_to, world.mover.num_failing = ("host",), 1 << 30
+    for person in PEOPLE[:2]:
+        world.send(SessionOpened(person))
+    num_failed = [0]
+    for turn in range(3):
+        for person in PEOPLE[:2]:
+            ask(world, turn, person, with_audio=False)
+            world.run()
+            num_failed.append(world.mover.num_failed)
+    assert num_failed[-1] > num_failed[-2] > 0, "it is tried again once the KV is another one"
+    world.mover.num_failing = 0
+    for person in PEOPLE[:2]:
+        ask(world, 3, person, with_audio=False)
+        world.run()
+    assert world.node.stats()[Metric.KV_BLOCKS_HOST.of("thinker")] > 0
+    for heard in world.responses.values():
+        world.check(heard)
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -219,7 +219,8 @@ class Copies(RuleBasedStateMachine):
     def end(self, data: st.DataObject, fails: bool) -> None:
         copies, written_groups = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
         if fails:
-            self.host.lose(copies)
+            holders = [owner for owner in self.host.owners if {*copies} & {*self.host._held[owner]}]
+            assert self.host.lose(copies) == holders
             assert all(self.host.find(copy.name) is not copy for copy in copies)
         elif written_groups is not None:
             self.host.landed(copies, written_groups)

@@ -183,17 +183,20 @@ class HostTier:
                 self._pinned.remove(copy)
                 self._free_if_loose(copy)
 
-    def lose(self, copies: Iterable[HostCopy]) -> None:
-        """These hold nothing of use: no owner finds or holds them from now on."""
+    def lose(self, copies: Iterable[HostCopy]) -> list[str]:
+        """These hold nothing of use: no owner finds or holds them from now on. Returns who held one."""
         lost = dict.fromkeys(copies)
         for copy in lost:
             self._unlist(copy)
-        for owner, held in list(self._held.items()):
+        losers = [owner for owner, held in self._held.items() if not lost.keys().isdisjoint(held)]
+        for owner in losers:
+            held = self._held[owner]
             for index, copy in enumerate(held):
                 if copy in lost:
                     held[index] = None
                     self._let_go(copy)
             self._trim(owner)
+        return losers
 
     def gone(self) -> list[bytes]:
         """Names that copies were found by until they were given up or lost, since the last call."""

@@ -57,6 +57,8 @@ class Owners:
     waiting  those of them that are not wholly on the device
     patient  those of them that are not a person's, or for which there was no room
     unwritten  owners that may have full blocks without a copy on the host, oldest first
+    refused  owners of KV whose copy to the host failed, until they rest anew: they count as written, since
+             a copy that always fails would be ordered at every decision. What leaves is copied anyway
     preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
     unread   of KV that was brought though no request waited, until one reads it
     copied   what of it has a copy, as of the last look
@@ -71,6 +73,7 @@ class Owners:
     waiting: list[str] = field(default_factory=list[str])
     patient: set[str] = field(default_factory=set[str])
     unwritten: dict[str, None] = field(default_factory=dict[str, None])
+    refused: dict[str, None] = field(default_factory=dict[str, None])
     preloaded: Counter[str] = field(default_factory=Counter[str])
     unread: dict[str, Unread] = field(default_factory=dict[str, Unread])
     copied: dict[str, Copied] = field(default_factory=dict[str, Copied])
@@ -96,7 +99,7 @@ class Owners:
         """Nothing that rests of it is left, or of use. What a request runs on stays known."""
         if owner in self.running:
             return
-        beside = self.states, self.session, self.request, self.unwritten
+        beside = self.states, self.session, self.request, self.unwritten, self.refused
         for kept in (*beside, self.preloaded, self.unread, self.copied):
             kept.pop(owner, None)
 
@@ -258,7 +261,7 @@ class View:
 
     def _is_dirty(self, owner: str) -> bool:
         sequence = self._sequence(owner)
-        if sequence is None:
+        if sequence is None or owner in self.known.refused:
             return False
         names = sequence.filled
         return self.known.num_copied(owner, names, self.host) < len(names)

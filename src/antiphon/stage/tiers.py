@@ -162,6 +162,7 @@ class Tiers:
             self.known.request[owner] = request
         self.asks.rests(owner, "device")
         self.known.unwritten.pop(owner, None)
+        self.known.refused.pop(owner, None)
         sequence = self._kv.resting.get(owner)
         if sequence is not None:
             self.asks.lacks_copies(owner)
@@ -212,7 +213,9 @@ class Tiers:
         if transfer is None:
             return ()
         if transfer.has_failed:
-            self.host.lose(transfer.copies)
+            losers = self.host.lose(transfer.copies)
+            if transfer.to == "host":
+                self.known.refused.update(dict.fromkeys(losers))
         if not transfer.tickets:
             self._finish(transfer)
         return transfer.blocks if transfer.has_failed and transfer.to == "device" else ()
