@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from antiphon.core.plans import Budget
+from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, MonitoredReply
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_blocks import StageBlocks
@@ -22,3 +24,8 @@ def heard_of(monitor: Monitor) -> MonitoredReply:
     reply = monitor.heard_reply("s")
     assert reply is not None
     return reply
+
+
+def bounded(seconds: float, unread_s: float | None = None) -> Budget:
+    """Of a step that is bounded by its time alone."""
+    return Budget(1 << 30, 1 << 30, seconds, unread_s)

@@ -18,6 +18,7 @@ from antiphon.latency.ladder import Ladder
 from antiphon.latency.models import ArModel, AttentionModel, CodecModel
 from antiphon.latency.observed import EVERY, FIRST_TOKENS, GROWTH, WINDOW, ObservedSteps
 from antiphon.policy.base import Budget, StepCost, granted
+from fakes.readings import bounded
 
 SECONDS = st.floats(0, 0.01)
 ROWS = st.lists(st.tuples(st.integers(0, 3000) | st.just(1), st.integers(0, 9000)), max_size=12)
@@ -73,7 +74,7 @@ def check(
     """least_s: what so many tokens of prompts take at least."""
     counts, contexts = ints([count for count, _ in rows]), ints([start for _, start in rows])
     asked = counts.copy()
-    cut = cost.within(counts, contexts, bound_s)
+    cut = cost.within(bounded(bound_s), counts, contexts)
     assert cut is not None
     assert (counts == asked).all(), "what was asked is another's"
 
@@ -119,7 +120,7 @@ def test_a_step_takes_no_longer_by_what_was_reported(rows: list[tuple[int, int]]
 
 
 def test_a_prompt_gets_its_share_of_a_step_that_others_fill() -> None:
-    cut = OBSERVED.within(ints([1] * 100 + [500]), ints([0] * 101), 0.05)
+    cut = OBSERVED.within(bounded(0.05), ints([1] * 100 + [500]), ints([0] * 101))
     assert cut is not None
     assert 20 <= cut[-1] <= 30, "a fifth of 130 ms, at 1 ms a token"
 
@@ -128,7 +129,7 @@ def test_a_prompt_does_not_crawl_where_the_bound_is_below_its_fixed_cost() -> No
     """A step of a prompt takes 300 ms, and a millisecond a token; the bound is 50 ms."""
     dense, head = Ladder((1, 2, 1002), (1e-3, 0.3, 1.3)), Ladder((1, 64), (0.0, 0.0))
     cost = ProfiledDecoder(ArModel(1, dense, head, AttentionModel(0.0, 0.0, 0.0), 0.0, step_s=0.0))
-    cut = cost.within(ints([1, 900]), ints([5, 0]), 0.05)
+    cut = cost.within(bounded(0.05), ints([1, 900]), ints([5, 0]))
     assert cut is not None
     assert 70 <= cut[1] <= 78, "a quarter of 300 ms"
 
@@ -145,7 +146,7 @@ def dear() -> ProfiledDecoder:
 def test_a_piece_that_is_worth_its_fixed_cost_waits_until_it_is_a_fifth_of_the_time(
     unread_s: float, fewest: int, most: int
 ) -> None:
-    cut = dear().within(ints([1, 1800]), ints([5, 0]), 0.05, unread_s=unread_s)
+    cut = dear().within(bounded(0.05, unread_s), ints([1, 1800]), ints([5, 0]))
     assert cut is not None
     assert cut[0] == 1
     assert fewest <= cut[1] <= most, "four times 300 ms"
@@ -154,17 +155,17 @@ def test_a_piece_that_is_worth_its_fixed_cost_waits_until_it_is_a_fifth_of_the_t
 def test_what_is_left_of_a_prompt_waits_no_longer_than_for_itself() -> None:
     asked = ints([1, 100]), ints([5, 0])
     for unread_s, tokens in ((1.9, 0), (2.1, 100)):
-        cut = dear().within(*asked, 0.05, unread_s=unread_s)
+        cut = dear().within(bounded(0.05, unread_s), *asked)
         assert cut is not None
         assert cut.tolist() == [1, tokens], "of 400 ms"
-    cut = dear().within(*asked, 0.41, unread_s=0.0)
+    cut = dear().within(bounded(0.41, 0.0), *asked)
     assert cut is not None
     assert cut.tolist() == [1, 100], "there is time for it"
 
 
 def test_rows_that_take_long_alone_leave_a_prompt_a_fifth_of_the_time() -> None:
     for unread_s, fewest, most in ((0.005, 0, 0), (0.125, 20, 26), (9.0, 20, 26)):
-        cut = OBSERVED.within(ints([1] * 100 + [500]), ints([0] * 101), 0.05, unread_s=unread_s)
+        cut = OBSERVED.within(bounded(0.05, unread_s), ints([1] * 100 + [500]), ints([0] * 101))
         assert cut is not None
         assert fewest <= cut[-1] <= most, "a fifth of 130 ms, at 1 ms a token"
 
@@ -175,7 +176,7 @@ def test_prompts_get_what_fits_or_what_they_are_owed_or_nothing(
 ) -> None:
     cost = ProfiledDecoder(model)
     counts, contexts = ints([count for count, _ in rows]), ints([start for _, start in rows])
-    cut = cost.within(counts, contexts, bound_s, unread_s=unread_s)
+    cut = cost.within(bounded(bound_s, unread_s), counts, contexts)
     assert cut is not None
 
     def seconds(counts: Ints) -> float:
@@ -194,7 +195,7 @@ def test_prompts_get_what_fits_or_what_they_are_owed_or_nothing(
     assert seconds(cut) <= max(bound_s, owed_s, seconds(np.where(prompts, 0, counts))) * (1 + 1e-9)
     if not cut[prompts].any():
         assert max(bound_s, owed_s) < seconds(whole), "there is no time for the first of them"
-    at_last = cost.within(counts, contexts, bound_s, unread_s=inf)
+    at_last = cost.within(bounded(bound_s, inf), counts, contexts)
     assert at_last is not None
     assert at_last[first] > 1
 
@@ -204,14 +205,14 @@ def test_a_few_tokens_do_not_tell_the_fixed_cost_of_many() -> None:
     dense, head = Ladder((1, 16, 17, 1024), (5e-3, 5e-3, 37e-3, 0.17)), Ladder((1, 64), (0.0, 0.0))
     cost = ProfiledDecoder(ArModel(1, dense, head, AttentionModel(0.0, 0.0, 0.0), 0.0, step_s=0.0))
     for unread_s, fewest, most in ((0.4, 0, 0), (0.8, 600, 800)):
-        cut = cost.within(ints([1, 1000]), ints([5, 0]), 0.05, unread_s=unread_s)
+        cut = cost.within(bounded(0.05, unread_s), ints([1, 1000]), ints([5, 0]))
         assert cut is not None
         assert fewest <= cut[1] <= most
 
 
 def test_nothing_is_cut_without_a_model_of_times() -> None:
     counts, contexts = ints([1, 900]), ints([5, 0])
-    assert within(lambda _: nan, counts, contexts, 0.01) is None
+    assert within(lambda _: nan, bounded(0.01), counts, contexts) is None
     assert granted(Budget(500, 8, 0.01), None, counts, contexts).tolist() == [1, 499]
 
 
@@ -227,7 +228,7 @@ def test_the_first_piece_beside_others_is_small() -> None:
 def test_frames_of_a_codec_are_not_cut() -> None:
     counts = ints([4, 4])
     for cost in (ProfiledCodec(CodecModel(step_s=9.0)), ObservedSteps(is_decoder=False)):
-        assert cost.within(counts, NO_INTS, 0.001) is counts
+        assert cost.within(bounded(0.001), counts, NO_INTS) is counts
 
 
 def test_what_is_granted_keeps_to_tokens_rows_and_seconds() -> None:

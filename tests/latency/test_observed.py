@@ -13,6 +13,7 @@ from antiphon.core.plans import ArStep, Join, ints
 from antiphon.core.sampling import Sampling
 from antiphon.latency.features import ar_features
 from antiphon.latency.observed import FIRST_TOKENS, GROWTH, ObservedCopies, ObservedSteps
+from fakes.readings import bounded
 
 
 def step(number: int, counts: Ints, starts: Ints) -> ArStep:
@@ -102,17 +103,19 @@ def test_what_is_told_of_prompts_has_a_figure_of_its_own() -> None:
             model.reported(number, 0.001 * count + (0.0005 * count if tells else 0.0))
 
     run(0, 32, tells=False)
-    plain = model.within(counts, starts, 0.1)
+    plain = model.within(bounded(0.1), counts, starts)
     assert plain is not None
     assert 94 <= plain[0] <= 100
-    first = model.within(counts, starts, 0.1, told)
+    first = model.within(bounded(0.1), counts, starts, told)
     assert first is not None
     assert 47 <= first[0] <= 50, "none was reported: as long as a token's way through the layers"
     run(32, 32, tells=True)
-    then = model.within(counts, starts, 0.1, told)
+    then = model.within(bounded(0.1), counts, starts, told)
     assert then is not None
     assert 62 <= then[0] <= 66
-    assert model.within(counts, starts, 0.1) == pytest.approx(plain, abs=4), "apart from what others cost"
+    assert model.within(bounded(0.1), counts, starts) == pytest.approx(plain, abs=4), (
+        "apart from what others cost"
+    )
 
 
 def longest_s(
@@ -123,7 +126,7 @@ def longest_s(
     left, took_s = 8000, list[float]()
     while left:
         counts, starts = ints([1, left]), ints([50 + len(took_s), 8000 - left])
-        given = model.within(counts, starts, bound_s)
+        given = model.within(bounded(bound_s), counts, starts)
         assert given is not None
         assert given[0] == 1
         number = first + len(took_s)
@@ -154,7 +157,7 @@ def test_the_rest_of_a_prompt_has_the_next_one_not_crawl() -> None:
     for number, count in enumerate((120, 240, 2)):
         model.ordered(step(number, ints([1] * 20 + [count]), ints([50] * 20 + [0])))
         model.reported(number, 0.03 + 0.0001 * count)
-    given = model.within(ints([1] * 20 + [7000]), ints([50] * 20 + [0]), 0.05)
+    given = model.within(bounded(0.05), ints([1] * 20 + [7000]), ints([50] * 20 + [0]))
     assert given is not None
     assert 150 <= given[-1] <= 0.05 / (0.054 / 240)
 
@@ -176,7 +179,8 @@ def test_prompts_of_one_size_do_not_tell_that_longer_ones_take_as_long(chunk: in
     for number in range(64):
         model.ordered(step(number, counts, ints([0, 9])))
         model.reported(number, 0.005 + 0.001 * (chunk + 1))
-    given, most = model.within(ints([1, 8000]), ints([50, 0]), 9.0), max(FIRST_TOKENS, GROWTH * chunk)
+    given = model.within(bounded(9.0), ints([1, 8000]), ints([50, 0]))
+    most = max(FIRST_TOKENS, GROWTH * chunk)
     assert given is not None
     assert 0.9 * most <= given[1] <= most
     longest, steps = longest_s(model, 0.001, 0.2, first=64)
@@ -201,7 +205,7 @@ def test_a_longer_reply_than_those_reported_lets_no_prompt_take_as_long_as_it_is
     for fourteen steps, of which a prompt would get a fifth."""
     model = ObservedSteps(is_decoder=True)
     alike(model, 1.0)
-    granted = model.within(ints([1024, 1, 1]), ints([16, 300, 4145]), 0.07)
+    granted = model.within(bounded(0.07), ints([1024, 1, 1]), ints([16, 300, 4145]))
     assert granted is not None
     assert granted[0] < 64, "a prompt grows beyond what was reported, but not as if the rows took seconds"
 
@@ -210,11 +214,11 @@ def surprised(number: int) -> tuple[ObservedSteps, Ints, Ints]:
     """The step of this number took much longer than was said. What was granted for it, and what is next."""
     model = ObservedSteps(is_decoder=True)
     asked = ints([1024, 1]), ints([alike(model, 0.25, number), 302])
-    first = model.within(*asked, 0.3)
+    first = model.within(bounded(0.3), *asked)
     assert first is not None
     model.ordered(step(number, first, asked[1]))
     model.reported(number, 0.2 + 0.02 * int(first[0]))
-    again = model.within(*asked, 0.3)
+    again = model.within(bounded(0.3), *asked)
     assert again is not None
     return model, first, again
 
@@ -230,7 +234,7 @@ def test_one_surprise_between_two_fits_has_no_lasting_effect() -> None:
     model, _, again = surprised(72)
     model.ordered(step(73, again, ints([4032, 302])))
     model.reported(73, 0.23)
-    after = model.within(ints([1024, 1]), ints([4032, 303]), 0.3)
+    after = model.within(bounded(0.3), ints([1024, 1]), ints([4032, 303]))
     assert after is not None
     assert after[0] > 2 * again[0]
 
@@ -243,7 +247,7 @@ def test_steps_without_a_prompt_do_not_tell_what_one_costs_at_least() -> None:
     for number in range(0, 200, 2):
         model.ordered(step(number, ints([1, 1]), ints([4000, number])))
         model.reported(number, 0.0044)
-        counts = model.within(ints([1, 9000]), ints([number, start]), 0.05)
+        counts = model.within(bounded(0.05), ints([1, 9000]), ints([number, start]))
         assert counts is not None
         counts = counts if number else ints([1, 500])
         model.ordered(step(number + 1, counts, ints([number, start])))
@@ -269,13 +273,13 @@ def test_what_is_granted_does_not_depend_on_how_often_it_is_asked() -> None:
     for number in range(200):
         for model in (asked, left_alone):
             run(model, number, 1, factor=3.0 if number % 7 == 0 else 1.0)
-        found = asked.within(*wanted, 0.02)
-        again = asked.within(*wanted, 0.02)
+        found = asked.within(bounded(0.02), *wanted)
+        again = asked.within(bounded(0.02), *wanted)
         assert found is not None
         assert again is not None
         assert again.tolist() == found.tolist()
         if number % 9 == 0:
-            alone = left_alone.within(*wanted, 0.02)
+            alone = left_alone.within(bounded(0.02), *wanted)
             assert alone is not None
             assert alone.tolist() == found.tolist()
         granted.append(int(found[2]))
@@ -295,7 +299,7 @@ def test_the_newest_step_with_prompts_is_looked_at_once_a_report(monkeypatch: py
     monkeypatch.setattr(model, "_surprise_s", counted)
     for number in range(100, 104):
         for _ in range(5):
-            model.within(ints([1, 900]), ints([7, 0]), 0.02)
+            model.within(bounded(0.02), ints([1, 900]), ints([7, 0]))
         model.ordered(step(number, ints([1]), ints([7])))
         model.reported(number, 0.005)
     assert num_looks == 4

@@ -53,15 +53,8 @@ class Linear:
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         return self._of(row_features(counts, contexts))
 
-    def within(
-        self,
-        counts: Ints,
-        contexts: Ints,
-        seconds: float,
-        told: Mask | None = None,
-        unread_s: float | None = None,
-    ) -> Ints | None:
-        return within(self._of, counts, contexts, seconds, told, unread_s)
+    def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
+        return within(self._of, budget, counts, contexts, told)
 
 
 class Stages:

@@ -6,6 +6,8 @@ the device. Nothing named by an order is reused until its step is reported done.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -77,6 +79,22 @@ class BlockDelta(msgspec.Struct, frozen=True, eq=False):
     rows: Ints
     index: Ints
     blocks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one step may spend. Policies consume it in the order they choose.
+
+    rows     that run in the step; the row table may have more
+    seconds  that the step may take by the view's cost while others live beside its prompts: these are cut for
+             it (`granted`), whatever a policy chose. inf: as long as it takes
+    unread_s for so long the unit read no prompt. None: prompts get a part of every step
+    """
+
+    tokens: int
+    rows: int
+    seconds: float = inf
+    unread_s: float | None = None
 
 
 class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):

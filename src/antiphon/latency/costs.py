@@ -10,6 +10,7 @@ import msgspec
 
 from antiphon.core.errors import ConfigError
 from antiphon.core.facts import Ints, Mask
+from antiphon.core.plans import Budget
 from antiphon.latency.cutting import within
 from antiphon.latency.features import CodecFeatures, row_features
 from antiphon.latency.models import ArModel, CodecModel, LinkModel, StageModel
@@ -51,15 +52,8 @@ class ProfiledDecoder:
     def seconds(self, counts: Ints, contexts: Ints) -> float:
         return self._model.seconds(row_features(counts, contexts)) if len(counts) else 0.0
 
-    def within(
-        self,
-        counts: Ints,
-        contexts: Ints,
-        seconds: float,
-        told: Mask | None = None,
-        unread_s: float | None = None,
-    ) -> Ints | None:
-        return within(self._model.seconds, counts, contexts, seconds, told, unread_s)
+    def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
+        return within(self._model.seconds, budget, counts, contexts, told)
 
 
 class ProfiledCodec:
@@ -75,14 +69,7 @@ class ProfiledCodec:
             return 0.0
         return self._model.seconds(CodecFeatures(len(frames), sum(frames), len(set(frames))))
 
-    def within(
-        self,
-        counts: Ints,
-        contexts: Ints,
-        seconds: float,
-        told: Mask | None = None,
-        unread_s: float | None = None,
-    ) -> Ints | None:
+    def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
         """Frames are no prompt: no stream is cut."""
         return counts
 

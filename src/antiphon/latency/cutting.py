@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import isnan
 
 from antiphon.core.facts import Ints, Mask
+from antiphon.core.plans import Budget
 from antiphon.latency.features import ArFeatures, pair_load, row_features
 
 LEAST_SHARE = 0.2
@@ -25,12 +26,7 @@ StepSeconds = Callable[[ArFeatures], float]
 
 
 def within(
-    step_s: StepSeconds,
-    counts: Ints,
-    contexts: Ints,
-    seconds: float,
-    told: Mask | None = None,
-    unread_s: float | None = None,
+    step_s: StepSeconds, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None
 ) -> Ints | None:
     """As `policy.base.StepCost.within` says it. step_s: what a step takes; nan: not known."""
     longer = (counts > 1).nonzero()[0]
@@ -49,15 +45,15 @@ def within(
     if isnan(least_s):
         return None
     cut = counts.copy()
-    if unread_s is None:
-        bound_s = max(seconds, least_s / (1.0 - LEAST_SHARE))
+    if budget.unread_s is None:
+        bound_s = max(budget.seconds, least_s / (1.0 - LEAST_SHARE))
     else:
         whole_s = with_first_s(most)
         fixed_s = max(least_s - alone_s, _fixed_s(with_first_s, most, whole_s) - alone_s)
         worth_s = min(alone_s + WORTH * fixed_s, whole_s)
-        owed_s = LEAST_SHARE * unread_s
-        bound_s = seconds
-        if seconds < worth_s:
+        owed_s = LEAST_SHARE * budget.unread_s
+        bound_s = budget.seconds
+        if bound_s < worth_s:
             if alone_s + owed_s < worth_s:
                 cut[longer] = 0
                 return cut

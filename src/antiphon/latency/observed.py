@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antiphon.core.facts import NO_INTS, Floats, Ints, Mask
-from antiphon.core.plans import ArStep, CodecStep, EncodeStep, Step
+from antiphon.core.plans import ArStep, Budget, CodecStep, EncodeStep, Step
 from antiphon.latency.cutting import LEAST_TOKENS, within
 from antiphon.latency.features import ArFeatures, row_features
 from antiphon.latency.fit import nnls
@@ -159,14 +159,7 @@ class ObservedSteps:
             return nan
         return self._said(self._columns(counts, contexts))
 
-    def within(
-        self,
-        counts: Ints,
-        contexts: Ints,
-        seconds: float,
-        told: Mask | None = None,
-        unread_s: float | None = None,
-    ) -> Ints | None:
+    def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
         """As the fit says; until there is one, a token of a prompt takes as long as in the newest step that
         had many, half of the most at least, or in one since that had fewer and took less for each. Whatever
         either says, prompts grow by `GROWTH` from what was reported, and no token of theirs takes less than
@@ -192,7 +185,7 @@ class ObservedSteps:
             fitted_s += surprise_s * max(tokens - LEAST_TOKENS, 0) - excess_s[one.prefill_rows > 0]
             return max(fitted_s, tokens * quickest_s)
 
-        return within(step_s, counts, contexts, seconds, told, unread_s)
+        return within(step_s, budget, counts, contexts, told)
 
     def _of_prompts(self) -> _Prompts:
         reports = self._reports[True]

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from antiphon.core.facts import NO_INTS, Floats, Ints, Mask
+from antiphon.core.plans import Budget
 
 
 class Tier(IntEnum):
@@ -44,7 +45,6 @@ class Told(NamedTuple):
     until: float | None = None
 
 
-class Place(IntEnum):
 def soonest(*wishes: float | None) -> float | None:
     """Of the times at which policies wish to be asked again; None: none of them wishes it."""
     first = None
@@ -54,6 +54,7 @@ def soonest(*wishes: float | None) -> float | None:
     return first
 
 
+class Place(IntEnum):
     """Where the KV lies that a request begins with."""
 
     DEVICE = 0
@@ -73,22 +74,6 @@ URGENCIES = "runs dry", "first sound", "well buffered", "no person waits", "noth
 """In words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What one step may spend. Policies consume it in the order they choose.
-
-    rows     that run in the step; the row table may have more
-    seconds  that the step may take by the view's cost while others live beside its prompts: these are cut for
-             it (`granted`), whatever a policy chose. inf: as long as it takes
-    unread_s for so long the unit read no prompt. None: prompts get a part of every step
-    """
-
-    tokens: int
-    rows: int
-    seconds: float = inf
-    unread_s: float | None = None
-
-
 class StepCost(Protocol):
     """How long a step of this stage takes, by its profile or by what was observed."""
 
@@ -96,17 +81,10 @@ class StepCost(Protocol):
         """Of rows that run so many tokens each after so many, int64 [n] each. nan: not known yet."""
         ...
 
-    def within(
-        self,
-        counts: Ints,
-        contexts: Ints,
-        seconds: float,
-        told: Mask | None = None,
-        unread_s: float | None = None,
-    ) -> Ints | None:
-        """Of rows in order that would run so many tokens each: what they run in a step of at most `seconds`,
-        int64 [n]. `told`: rows that are told of each token of their prompt (None: no row). Only rows of
-        several tokens are cut, the last ones first.
+    def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
+        """Of rows in order that would run so many tokens each: what they run in a step of at most the
+        budget's `seconds`, int64 [n]. `told`: rows that are told of each token of their prompt (None: no
+        row). Only rows of several tokens are cut, the last ones first.
 
         A piece of a prompt that is worth its fixed cost may take longer than that. Without `unread_s` the
         first of them runs two tokens at least, and all of them get a fifth of the step at least. With it they
@@ -123,9 +101,7 @@ def granted(
     if len(counts) > budget.rows:
         counts = np.where(np.arange(len(counts)) < budget.rows, counts, 0)
     if budget.seconds < inf and cost is not None:
-        timely = cost.within(
-            np.minimum(counts, budget.tokens), contexts, budget.seconds, told, budget.unread_s
-        )
+        timely = cost.within(budget, np.minimum(counts, budget.tokens), contexts, told)
         counts = counts if timely is None else timely
     through = counts.cumsum()
     if not len(counts) or through[-1] <= budget.tokens:
