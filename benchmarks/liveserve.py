@@ -130,6 +130,14 @@ def written(preset: str) -> dict[str, Any]:
     return yaml.safe_load(text)
 
 
+def as_printed() -> dict[str, Any]:
+    """LiveServe's preset in the order of Algorithm 1, in a stage and among stages: what may run dry goes
+    first, and shares with first sounds in no way that the paper does not have."""
+    said = written("liveserve")
+    step = said["step"] | {"brink_s": 0.0, "patient": False}
+    return said | {"step": step, "device": {"policy": said["device"]["policy"]}}
+
+
 class Point(msgspec.Struct, frozen=True):
     system: System
     rate: float

@@ -8,10 +8,10 @@ turn. The device holds a share of what the conversations amount to; the link to 
 reload takes about as long as a turn's first text takes without one, or half as long. Turns are paired by
 seed, session and number; those count that wait for KV from the host under the baseline. Where the device is
 smallest, `kv-unaware` is liveserve without the KV that a request holds in its utility (beta 0), and `literal`
-ends a step at the first request that does not fit, as Algorithm 1 is printed (`overruled`: decisions in which
-nothing could run, so that the guard stepped in); `in_use` is the mean share of the thinker's blocks that
-requests hold (Figures 8 and 17). There each decision about memory is also tried alone, and all but it. Runs
-that --work has are not run again.
+is Algorithm 1 as printed, which ends a step at the first request that does not fit (`overruled`: decisions in
+which nothing could run, so that the guard stepped in); `in_use` is the mean share of the thinker's blocks
+that requests hold (Figures 8 and 17). There each decision about memory is also tried alone, and all but it.
+Runs that --work has are not run again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 from evaluation_simulated import LONG, NOBODY, PROFILE
-from liveserve import written
+from liveserve import as_printed, written
 
 from antiphon.assembly.story import Cause, Story, What
 from antiphon.assembly.storyteller import Storyteller
@@ -97,7 +97,8 @@ def preset(system: str, work: Path) -> str:
         if system == UNAWARE:
             said = ours | {one: ours[one] | {"beta": 0.0} for one in ("step", "pace")}
         elif system == LITERAL:
-            said = ours | {"step": ours["step"] | {"literal": True}}
+            said = as_printed()
+            said["step"] |= {"literal": True}
         else:
             of = PARTS[system.removeprefix("all but ")]
             said = fcfs | {one: ours[one] for one in ours if (one in of) != system.startswith("all but")}

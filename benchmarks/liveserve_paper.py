@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import yaml
+from liveserve import as_printed
 from liveserve_calibration import DEPLOYMENT, HOST_KV_TOKENS, NOBODY, PER_PLACE, PROFILE, WORKLOAD
 
 from antiphon.assembly.deployment_file import read_deployment
@@ -97,13 +98,12 @@ FRONTIER = (
 
 
 def preset(system: str, work: Path) -> str:
-    """A preset's name, or the file of LiveServe's without its pacing."""
+    """A preset's name, or the file of LiveServe's in the order of Algorithm 1, without pacing."""
     if system != "algorithm-1":
         return system
     path = work / f"{system}.yaml"
     if not path.exists():
-        shipped = Path(provenance.__file__).parents[1] / "assembly" / "presets" / "liveserve.yaml"
-        path.write_text(yaml.safe_dump(yaml.safe_load(shipped.read_text()) | {"pace": "unpaced"}))
+        path.write_text(yaml.safe_dump(as_printed() | {"pace": "unpaced"}))
     return str(path)
 
 

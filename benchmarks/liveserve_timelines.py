@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import yaml
 from evaluation_simulated import LONG
-from liveserve import written
+from liveserve import as_printed, written
 from liveserve_calibration import HOST_KV_TOKENS, NOBODY, PROFILE
 from liveserve_paper import BURSTGPT_CV, Point
 
@@ -56,7 +56,8 @@ WINDOW_S = 5.0
 
 
 def preset(system: str, work: Path) -> str:
-    """A preset's name, or the file of LiveServe's without pacing, or without KV in its utility."""
+    """A preset's name, or the file of LiveServe's as Algorithm 1 without pacing, or without KV in its
+    utility."""
     path = work / f"{system}.yaml"
     if system in ("fcfs", "liveserve"):
         return system
@@ -65,7 +66,7 @@ def preset(system: str, work: Path) -> str:
         if system == "kv-unaware":
             said |= {decision: said[decision] | {"beta": 0.0} for decision in ("step", "pace")}
         else:
-            said["pace"] = "unpaced"
+            said = as_printed() | {"pace": "unpaced"}
         path.write_text(yaml.safe_dump(said))
     return str(path)
 

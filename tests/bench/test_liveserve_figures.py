@@ -65,6 +65,28 @@ def test_a_part_of_the_preset_is_fcfs_in_all_else(script: ModuleType, tmp_path: 
         assert said == {one: (ours if one in decisions else fcfs)[one] for one in fcfs}
 
 
+@pytest.mark.parametrize(
+    ("script_name", "system", "paced"),
+    [
+        ("liveserve_memory", "literal", True),
+        ("liveserve_paper", "algorithm-1", False),
+        ("liveserve_timelines", "algorithm-1", False),
+    ],
+)
+def test_the_form_of_the_paper_has_nothing_beside_it(
+    script: ModuleType, tmp_path: Path, script_name: str, system: str, paced: bool
+) -> None:
+    ours = script.written("liveserve")
+    said = yaml.safe_load(Path(import_module(script_name).preset(system, tmp_path)).read_text())
+    assert said["device"] == {"policy": "most-urgent"}
+    assert (said["step"]["brink_s"], said["step"]["patient"]) == (0.0, False)
+    assert said["step"].get("literal", False) == (system == "literal")
+    assert said["pace"] == (ours["pace"] if paced else "unpaced")
+    assert {one: said[one] for one in ("evict", "write", "fetch")} == {
+        one: ours[one] for one in ("evict", "write", "fetch")
+    }
+
+
 def test_a_paced_reply_is_made_later_and_is_the_same(script: ModuleType, tmp_path: Path) -> None:
     fcfs, ours = (script.reply(tmp_path, system) for system in script.PAIR)
     assert fcfs["audio_s"] == ours["audio_s"]
