@@ -38,6 +38,7 @@ from fidelity_engine import engine_in_the_loop
 from fidelity_engine import load as load_engine
 from fidelity_pace import Paced, at_pace
 from fidelity_pace import pace as measure_pace
+from fidelity_twin import Around, twin
 
 from antiphon.bench import provenance, server_metrics
 from antiphon.bench.experiment import measure
@@ -57,7 +58,6 @@ from antiphon.metrics.summary import figures
 from antiphon.sim.links import Network
 from antiphon.sim.model import engine_of
 from antiphon.sim.run import Setup
-from antiphon.sim.twin import Around, twin
 from antiphon.workload.load import changed, named
 from antiphon.workload.spec import Workload
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fidelity_twin import Around
+
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item
 from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionClosed, SessionOpened
@@ -22,7 +24,6 @@ from antiphon.runtime.profiler import load_subject
 from antiphon.runtime.stage_times import Stopwatch
 from antiphon.runtime.synthetic_steps import recording
 from antiphon.sim.costs import CostModel
-from antiphon.sim.twin import Around
 
 CONVERSATIONS, TURNS = 8, 4
 PAUSE_S = 0.3

@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any
 
+from fidelity_twin import Around, Habits
+
 from antiphon.core.facts import ResponseRequested
 from antiphon.core.plans import AudioOut
 from antiphon.latency.profile import Profile
 from antiphon.metrics.log import AudioDelta, Event, ResponseEnded, TurnEnded
 from antiphon.runtime.record import Entry, read_record
-from antiphon.sim.twin import Around, Habits
 
 
 def usual(times: list[float]) -> float:

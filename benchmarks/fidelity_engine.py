@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from fidelity_twin import Around
+
 from antiphon.core.config import EngineOptions
 from antiphon.core.facts import StageFact, StepDone
 from antiphon.core.plans import CopyBlocks, Step
@@ -16,7 +18,6 @@ from antiphon.engine.load import Engine
 from antiphon.runtime.profiler import load_subject
 from antiphon.runtime.stage_times import Stopwatch
 from antiphon.sim.run import Setup, Simulation, machine
-from antiphon.sim.twin import Around
 
 MOST_REST_S = 0.05
 

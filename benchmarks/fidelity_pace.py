@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from fidelity_twin import Around
+
 from antiphon.core.conversation import Item
 from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import CopyBlocks, Output, ResponseEnded, Step
@@ -20,7 +22,6 @@ from antiphon.latency.profile import Profile
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.stage_times import Stopwatch
 from antiphon.runtime.synthetic_steps import recording
-from antiphon.sim.twin import Around
 
 CONVERSATIONS, TURNS, REPLY_TOKENS = 3, 4, 14
 VOICE_S, PAUSE_S = 1.0, 0.1

@@ -69,7 +69,7 @@ def served(engine: Engine, made: Profile) -> dict[str, Any]:
         predicted, measured = (sum(values) for values in zip(*executor.pairs, strict=True))
         assert found is not None, "every stage has run"
         result[name] = {
-            "accuracy": round(found.accuracy, 4),
+            "accuracy": round(1.0 - found.mean, 4),
             "total_ratio": round(predicted / measured, 4),
             "steps": found.num_steps,
         }
@@ -100,7 +100,7 @@ def accuracy(made: Profile) -> dict[str, Any]:
     """Per stage, and the mean over them."""
     stages = {
         name: {
-            "accuracy": round(stage.residuals.accuracy, 4),
+            "accuracy": round(1.0 - stage.residuals.mean, 4),
             "p90_error": round(stage.residuals.p90, 4),
             "held_out_steps": stage.residuals.num_steps,
         }

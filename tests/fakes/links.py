@@ -8,17 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from antiphon.core.message import Message
 from antiphon.core.ports import Connector
-from antiphon.runtime.connectors import inline, shared_memory, tcp
+from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.connectors.limits import LinkLimits
 
 SECRET = b"a secret of the tests"
-KINDS = ("inline", "shared-memory", "tcp")
+KINDS = ("shared-memory", "tcp")
 WAIT_S = 20.0
 
 
 def link(kind: str, limits: LinkLimits | None = None) -> tuple[Connector, Connector]:
-    if kind == "inline":
-        return inline.pair(limits)
     if kind == "shared-memory":
         near, socket = shared_memory.pair(limits)
         return near, shared_memory.join(socket)

@@ -19,6 +19,11 @@ def num_shared(blocks: StageBlocks) -> int:
     return sum(used + kept > 1 for used, kept in zip(blocks.used, blocks._kept, strict=True))
 
 
+def num_taken(frontier: Frontier) -> int:
+    """Slots that responses have."""
+    return len(frontier._dry_at) - 1 - len(frontier._free)
+
+
 def heard_of(monitor: Monitor) -> MonitoredReply:
     """The reply that session "s" heard last."""
     reply = monitor.heard_reply("s")

@@ -30,8 +30,8 @@ def test_silence_is_fixed() -> None:
 @pytest.mark.parametrize("eagerness", ["low", "medium", "high", "auto"])
 def test_a_score_moves_the_wait_between_its_bounds(eagerness: str) -> None:
     rule = Semantic(eagerness)  # type: ignore[arg-type]
-    assert waited(rule, speech_ms=1000, completeness=0.0) == LONGEST_WAIT_MS[eagerness]  # type: ignore[index]
-    assert waited(rule, speech_ms=1000, completeness=1.0) == SHORTEST_WAIT_MS
+    assert rule.wait_ms(0.0) == LONGEST_WAIT_MS[eagerness]  # type: ignore[index]
+    assert rule.wait_ms(1.0) == SHORTEST_WAIT_MS
 
 
 def test_without_any_sign_the_silence_rule_decides() -> None:

@@ -24,7 +24,7 @@ from antiphon.core.plans import AudioOut, ResponseEnded, Usage
 from antiphon.core.playback import Playback
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor, PersonPhase
-from fakes.readings import heard_of
+from fakes.readings import heard_of, num_taken
 
 
 def audio(response: str, seconds: float) -> AudioOut:
@@ -115,7 +115,7 @@ def test_a_slot_is_free_at_once_where_playback_stops() -> None:
     assert [monitor.slot("s", response) is None for response in "abc"] == [True, True, False]
     monitor.observe(SessionClosed("s"), 3.0)
     pass_time(monitor, 99.0)
-    assert monitor._frontier.num_taken == 0
+    assert num_taken(monitor._frontier) == 0
 
 
 def test_what_is_still_made_of_a_reply_that_was_cut_has_no_listener() -> None:
@@ -236,7 +236,7 @@ def test_both_forms_read_alike(steps: list[tuple[str, str, int]]) -> None:
             _happen(monitor, told[name], kind, name, eighths / 8, now)
         _check(monitor, told, now)
     monitor.observe(SessionClosed("s"), now)
-    assert monitor._frontier.num_taken == 0
+    assert num_taken(monitor._frontier) == 0
 
 
 def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, now: float) -> None:
@@ -277,7 +277,7 @@ def _happen(monitor: Monitor, one: Told, kind: str, name: str, seconds: float, n
 
 def _check(monitor: Monitor, told: dict[str, Told], now: float) -> None:
     slots = {name: slot for name in told if (slot := monitor.slot("s", name)) is not None}
-    assert monitor._frontier.num_taken == len(slots)
+    assert num_taken(monitor._frontier) == len(slots)
     assert set(slots) == {name for name, one in told.items() if one.is_open or one.playback.is_audible(now)}
     for later_s in (0.0, 0.5, 50.0):
         leads_s = monitor._frontier.heard_leads_s(np.array(list(slots.values()), np.intp), now + later_s)

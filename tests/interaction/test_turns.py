@@ -164,11 +164,10 @@ class Turns(RuleBasedStateMachine):
         probability=st.sampled_from([0.0, 0.4, 0.9]),
         reply=st.booleans(),
         count=st.integers(1, 30),
-        score=st.none() | st.floats(0, 1),
     )
-    def frames(self, probability: float, reply: bool, count: int, score: float | None) -> None:
+    def frames(self, probability: float, reply: bool, count: int) -> None:
         for _ in range(count):
-            event = self.taker.observe(probability, reply, score)
+            event = self.taker.observe(probability, reply)
             self.now += FRAME_MS
             self.check(event)
             if probability == 0.9:

@@ -122,7 +122,6 @@ def test_residuals() -> None:
     found = residuals([(1.1, 1.0), (0.5, 1.0), (2.0, 2.0)])
     assert found is not None
     assert (found.mean, found.num_steps) == (pytest.approx(0.2), 3)
-    assert found.accuracy == pytest.approx(0.8)
     assert found.p90 == pytest.approx(0.42)
     assert residuals([]) is None
 

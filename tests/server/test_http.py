@@ -308,12 +308,13 @@ async def test_the_console_is_served_and_names_nothing_foreign() -> None:
 
 
 PROCESS = """
-import sys
+import asyncio, sys
 sys.path.insert(0, {tests!r})
 from server.fake_engine import CharDetokeniser, FakeEngine
 from antiphon.server.app import create_app
-from antiphon.server.runner import serve
-serve(create_app(FakeEngine(), detokenisers=CharDetokeniser), "127.0.0.1", 0)
+from antiphon.server.runner import server_for
+app = create_app(FakeEngine(), detokenisers=CharDetokeniser)
+asyncio.run(server_for(app, "127.0.0.1", 0).serve())
 print("returned", flush=True)
 """
 

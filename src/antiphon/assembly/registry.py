@@ -146,21 +146,19 @@ def make_with_digest(decision: str, policy: str, options: Mapping[str, Any]) -> 
         raise ConfigError(f"{shown} cannot be made: {type(error).__name__}: {error}") from error
     if asked is None:
         raise ConfigError(f"{shown} has neither `decide` nor `decide_{decision}`, so it does not decide this")
-    _check_signature(shown, made, decision)
+    _check_signature(shown, asked, decision)
     return made, source
 
 
-def _check_signature(shown: str, made: Any, decision: str) -> None:
+def _check_signature(shown: str, asked: Callable[..., Any], decision: str) -> None:
     """Raises ConfigError where it cannot be called as the decision's protocol calls it."""
-    asked = decider(made, decision)
     wanted = SIGNATURES.get(decision, ("view", "now"))
     try:
-        signature = inspect.signature(asked) if asked is not None else None
+        signature = inspect.signature(asked)
     except (TypeError, ValueError):
         return  # it does not say
     try:
-        if signature is not None:
-            signature.bind(*wanted)
+        signature.bind(*wanted)
     except TypeError:
         name = getattr(asked, "__name__", "decide")
         raise ConfigError(

@@ -68,10 +68,6 @@ class Frontier:
         self._made_by = list(self._made)
 
     @property
-    def num_taken(self) -> int:
-        return len(self._dry_at) - 1 - len(self._free)
-
-    @property
     def frame_s(self) -> float:
         """Seconds that a frame of the talker sounds."""
         if not (self._sounded_frames and self._sounded_samples):

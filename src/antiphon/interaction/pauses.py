@@ -1,7 +1,6 @@
 """When a pause is the end of a turn: by its length alone, or by what the voice did before it.
 
-A heuristic over what a stream of speech probabilities shows; nothing here understands words. A score from
-something that does may be given instead (`Pause.completeness`).
+A heuristic over what a stream of speech probabilities shows; nothing here understands words.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ class Pause:
     speech_ms       from the turn's first voiced frame to the pause
     known_ms        lengths of this person's earlier pauses that did not end a turn
     fall_frames     frames over which the voice faded into this silence; 0: it stopped short
-    completeness    how complete the turn is by somebody else's judgement, in [0, 1]; None: nobody judged
     """
 
     silence_ms: float
     speech_ms: float
     known_ms: tuple[float, ...] = ()
     fall_frames: int = 0
-    completeness: float | None = None
 
 
 class EndOfTurn(Protocol):
@@ -59,7 +56,7 @@ class Silence:
 class Semantic:
     """Waits long where the turn seems unfinished, and briefly where it seems complete.
 
-    Where nothing tells (no score, a person without known pauses) the silence rule decides.
+    Where nothing tells (a person without known pauses) the silence rule decides.
     """
 
     def __init__(self, eagerness: Eagerness = "auto", silence_ms: float = 500.0) -> None:
@@ -67,21 +64,22 @@ class Semantic:
         self._fallback = Silence(silence_ms)
 
     def ends(self, pause: Pause) -> bool:
-        score = pause.completeness if pause.completeness is not None else completeness(pause)
+        score = completeness(pause)
         if score is None:
             return self._fallback.ends(pause)
         return pause.silence_ms >= self.wait_ms(score)
 
     def wait_ms(self, score: float) -> float:
         """From the longest wait at score 0 down to the shortest at 1."""
-        return self._longest_ms - (self._longest_ms - SHORTEST_WAIT_MS) * min(max(score, 0.0), 1.0)
+        return self._longest_ms - (self._longest_ms - SHORTEST_WAIT_MS) * score
 
 
 def completeness(pause: Pause) -> float | None:
     """How complete a turn seems by its sound alone, in [0, 1]; None without pauses to compare with.
 
-    The mean of three signs: the silence is longer than this person's own inner pauses (1 at three times their
-    mean), the voice faded out and did not stop short, and what was said is as long as a sentence.
+    The mean of three signs, of which the first counts twice: the silence is longer than this person's own
+    inner pauses (1 at three times their mean), the voice faded out and did not stop short, and what was said
+    is as long as a sentence.
     """
     if len(pause.known_ms) < MIN_KNOWN_PAUSES:
         return None

@@ -91,9 +91,7 @@ class TurnTaker:
         """Other settings from the next frame on; a turn in progress goes on."""
         self._settings, self._end_of_turn = settings, end_of_turn
 
-    def observe(
-        self, probability: float, reply_is_heard: bool = False, completeness: float | None = None
-    ) -> TurnEvent | None:
+    def observe(self, probability: float, reply_is_heard: bool = False) -> TurnEvent | None:
         """One frame. `reply_is_heard`: a reply is playing that a voice would interrupt."""
         start_ms, self._now_ms = self._now_ms, self._now_ms + FRAME_MS
         if probability >= self._settings.threshold:
@@ -102,7 +100,7 @@ class TurnTaker:
             return None
         self._contour.append(probability)
         if probability < self._low:
-            return self._silent(start_ms, reply_is_heard, completeness)
+            return self._silent(start_ms, reply_is_heard)
         self._said_ms = None
         return self._resolved(reply_is_heard)
 
@@ -130,7 +128,7 @@ class TurnTaker:
             return ReplyPaused()
         return self._started()
 
-    def _silent(self, start_ms: int, reply_is_heard: bool, completeness: float | None) -> TurnEvent | None:
+    def _silent(self, start_ms: int, reply_is_heard: bool) -> TurnEvent | None:
         if self._quiet_ms is None:
             self._quiet_ms = start_ms
         silence_ms = self._now_ms - self._quiet_ms
@@ -139,7 +137,7 @@ class TurnTaker:
                 return self._resolved(reply_is_heard)
             self._to_quiet()
             return ReplyResumed()
-        if self._end_of_turn.ends(self._pause(silence_ms, completeness)):
+        if self._end_of_turn.ends(self._pause(silence_ms)):
             return self.end()
         if self._said_ms is not None or silence_ms < PAUSE_MS:
             return None
@@ -179,10 +177,10 @@ class TurnTaker:
             self._known_ms.append(end_ms - self._quiet_ms)
         self._quiet_ms = self._said_ms = None
 
-    def _pause(self, silence_ms: int, completeness: float | None) -> Pause:
+    def _pause(self, silence_ms: int) -> Pause:
         assert self._quiet_ms is not None
         speech_ms = self._quiet_ms - self._voice_ms
-        return Pause(silence_ms, speech_ms, tuple(self._known_ms), self._fall_frames(), completeness)
+        return Pause(silence_ms, speech_ms, tuple(self._known_ms), self._fall_frames())
 
     def _fall_frames(self) -> int:
         """Frames between the last one at full voice and the silence."""

@@ -35,10 +35,6 @@ class Residuals(msgspec.Struct, frozen=True):
     p90: float
     num_steps: int
 
-    @property
-    def accuracy(self) -> float:
-        return 1.0 - self.mean
-
 
 class StageProfile(msgspec.Struct, frozen=True):
     """One stage.

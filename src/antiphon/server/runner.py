@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from dataclasses import dataclass
@@ -100,8 +99,3 @@ def server_for(app: FastAPI, host: str, port: int, tls: Tls | None = None) -> Dr
         access_log=False,
     )
     return DrainingServer(config, serving)
-
-
-def serve(app: FastAPI, host: str, port: int, tls: Tls | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, drain, return."""
-    asyncio.run(server_for(app, host, port, tls).serve())

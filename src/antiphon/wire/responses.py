@@ -118,8 +118,7 @@ class Responses:
         if asked.remember:
             self.done_at = None
         request = self._request(spec, asked)
-        guide = Wishes(guide=self._guide(request))
-        sampling = sampling_of(guide, self._shared.scope.info, spec.id) if guide.guide is not None else {}
+        sampling = sampling_of(Wishes(guide=self._guide(request)), shared.scope.info, spec.id)
         return [msgspec.structs.replace(request, sampling=sampling), reply.created()]
 
     def expected(self, asked: AskedResponse) -> ResponseRequested:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import msgspec
 
@@ -30,28 +30,17 @@ class Wishes:
     guide: Guide | None = None
 
 
+OF_THE_TEXT = tuple(field.name for field in fields(Wishes) if field.name not in ("seed", "max_tokens"))
+"""Fields of Sampling."""
+
+
 def sampling_of(wishes: Wishes, info: ModelInfo, response: str, choice: int = 0) -> dict[str, Sampling]:
     """Sampling per stage where something was wished; empty leaves all to the engine.
 
     A seed holds for every stage, so that a reply can be had again, its sound included. Each further `choice`
     of a request has the next one.
     """
-    text = {
-        name: value
-        for name, value in (
-            ("temperature", wishes.temperature),
-            ("top_p", wishes.top_p),
-            ("top_k", None if wishes.top_k is None else max(wishes.top_k, 0)),
-            ("repetition_penalty", wishes.repetition_penalty),
-            ("min_tokens", wishes.min_tokens),
-            ("ignore_eos", wishes.ignore_eos),
-            ("logprobs", wishes.logprobs),
-            ("prompt_logprobs", wishes.prompt_logprobs),
-            ("bias", wishes.bias),
-            ("guide", wishes.guide),
-        )
-        if value is not None
-    }
+    text = {name: value for name in OF_THE_TEXT if (value := getattr(wishes, name)) is not None}
     seed = content_key(response.encode())
     if wishes.seed is not None:
         seed = (wishes.seed + choice + MAX_SEED) % (2 * MAX_SEED) - MAX_SEED

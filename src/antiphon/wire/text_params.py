@@ -171,7 +171,7 @@ def wishes_of(
     return Wishes(
         asked.temperature,
         asked.top_p,
-        asked.top_k,
+        None if asked.top_k is None else max(asked.top_k, 0),
         asked.repetition_penalty,
         asked.seed,
         asked.min_tokens,

@@ -17,7 +17,7 @@ from antiphon.core.errors import ConfigError, PeerLost
 from antiphon.core.message import Array, Message
 from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import arena as arenas
-from antiphon.runtime.connectors import inline, shared_memory
+from antiphon.runtime.connectors import shared_memory
 from antiphon.runtime.connectors.arena import Arena, new_memory
 from antiphon.runtime.connectors.frames import SOON, Garbled
 from antiphon.runtime.connectors.limits import MIB, LinkLimits
@@ -101,16 +101,6 @@ def test_memory_stays_mapped_while_it_is_looked_at(ends: tuple[Connector, Connec
     one.close()
     other.close()
     assert values.sum() == 5 * MIB
-
-
-def test_inline_passes_by_reference() -> None:
-    one, other = inline.pair()
-    message = of(1, MIB)
-    one.send(message)
-    (got,) = other.poll()
-    assert got.arrays is message.arrays
-    one.close()
-    other.close()
 
 
 def test_memory_cannot_be_pulled_away() -> None:

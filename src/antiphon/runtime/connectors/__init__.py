@@ -1,9 +1,8 @@
-"""Links between stages: `core.ports.Connector`, carried out inline, in shared memory and over TCP.
+"""Links between stages: `core.ports.Connector`, carried out in shared memory and over TCP.
 
 A link has two ends; each is used by one thread, and no call waits (but `poll`, for a fraction of a
 millisecond, while the peer copies a long body). How to join them:
 
-    near, far = inline.pair()                              # one process: by reference
     near, end = shared_memory.pair()                       # one host; `near` may be sent to at once
     subprocess.Popen([..., str(end.fileno())], pass_fds=(end.fileno(),)); end.close()
     far = shared_memory.join(socket.socket(fileno=int(sys.argv[1])))       # in that process

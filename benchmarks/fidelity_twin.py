@@ -4,7 +4,7 @@ as it was heard to talk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from antiphon.core.config import ArConfig
@@ -12,7 +12,6 @@ from antiphon.core.plans import ArStep, CopyBlocks, Step
 from antiphon.core.rng import stream
 from antiphon.core.sampling import Sampling
 from antiphon.latency.features import SpeechFeatures
-from antiphon.metrics.log import Event
 from antiphon.sim.costs import CostModel
 from antiphon.sim.driver import StageModel
 from antiphon.sim.executors import ReplyLengths, Talker, Writer
@@ -95,9 +94,7 @@ class HabitualTalker(Talker):
         return int(self._words[row]) + 1 + extra  # the token with which a text ends is not spoken
 
 
-def twin(
-    setup: Setup, habits: Habits, around: Around, watch: Callable[[Event], None] | None = None
-) -> Simulation:
+def twin(setup: Setup, habits: Habits, around: Around) -> Simulation:
     """A run of the setup's workload on the engine that was profiled, one unit of each stage."""
     node = setup.engine.node
     writer, talker = node.ar
@@ -110,4 +107,4 @@ def twin(
     carrier = replace(
         made, models={**made.models, **talks}, render_s=around.render_s, handoff_s=around.handoff_s
     )
-    return Simulation(setup, watch, carrier)
+    return Simulation(setup, carrier=carrier)
