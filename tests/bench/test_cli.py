@@ -72,6 +72,7 @@ def test_mistakes(url: str, log: Path, tmp_path: Path) -> None:
         "a server runs there, or name a model with --model": ["--url", "http://127.0.0.1:9"],
         "'http://127.0.0.1:80O0' is not http(s)://host": ["--url", "http://127.0.0.1:80O0"],
         "does not exist": ["--url", url, "--model", "other", "--log", str(tmp_path / "x.jsonl")],
+        "cannot write the log /dev/full": ["--url", url, "--log", "/dev/full", "--force"],
         "cannot read": ["summarize", str(tmp_path / "absent")],
     }
     for words, options in cases.items():

@@ -54,3 +54,19 @@ def test_what_is_no_log(tmp_path: Path) -> None:
         list(read(path))
     with pytest.raises(ConfigError, match="cannot read"):
         list(read(tmp_path / "absent"))
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    full = pytest.raises(ConfigError, match=r"cannot write the log /dev/full: No space left on device")
+    with full, LogWriter(FULL, force=True) as log:
+        log.write(FIRST)
+    with full, LogWriter(FULL, force=True) as log:
+        log.write(FIRST)
+        log.flush()
+    with full, LogWriter(FULL, force=True) as log:
+        for _ in range(100_000):
+            log.write(FIRST)

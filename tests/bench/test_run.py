@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from antiphon.bench import target
-from antiphon.bench.logfile import LogWriter, read
+from antiphon.bench.logfile import LogUnwritable, LogWriter, read
 from antiphon.bench.progress import RunProgress
 from antiphon.bench.run import run
 from antiphon.bench.target import Pace, Target, model_of
@@ -61,6 +61,27 @@ async def test_closed_loop(tmp_path: Path) -> None:
     assert server.most_open == 3
     assert [event.reason for event in of(SessionEnded, events)] == ["done"] * 7
     assert all(event.arrival_s is None for event in of(SessionStarted, events))
+
+
+@pytest.mark.parametrize("fails", ["write", "flush"])
+async def test_a_log_that_cannot_be_written_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A failing write inside a session, and the flush of every second, are told as themselves."""
+    monkeypatch.setattr("antiphon.bench.run.SAMPLE_S", 0.05)
+    failure, written = LogUnwritable("cannot write the log: No space left on device"), []
+    with LogWriter(tmp_path / "run.jsonl") as log:
+
+        def full(event: Event | None = None) -> None:
+            if (isinstance(event, ResponseStarted) or event is None) and not written:
+                written.append(event)
+                raise failure
+
+        monkeypatch.setattr(log, fails, full)
+        async with FakeServer(Manner(reply_s=0.1)) as server:
+            with pytest.raises(LogUnwritable) as raised:
+                await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=2), log)
+    assert raised.value is failure
 
 
 async def test_closed_loop_whose_places_are_free_once_replies_have_come(tmp_path: Path) -> None:

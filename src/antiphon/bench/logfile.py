@@ -16,10 +16,15 @@ from antiphon.metrics.log import Event
 logger = logging.getLogger("antiphon.bench")
 
 
+class LogUnwritable(ConfigError):
+    """The run's log cannot be written, or no more of it: the run ends."""
+
+
 class LogWriter:
     """Appends events to a new file and holds the run's clock: `now_s` is zero when the writer is made.
 
-    `watch` sees every event as it is written. Nothing is on disk for certain before `flush` or `close`.
+    `watch` sees every event as it is written. Nothing is on disk for certain before `flush` or the exit. All
+    three raise LogUnwritable if the disk is full.
     """
 
     def __init__(
@@ -34,7 +39,7 @@ class LogWriter:
         except FileExistsError as error:
             raise ConfigError(f"{path} exists; name another log, or overwrite it with --force") from error
         except OSError as error:
-            raise ConfigError(f"cannot write the log {path}: {error.strerror}") from error
+            raise self._failed(error) from error
 
     def __enter__(self) -> LogWriter:
         return self
@@ -42,19 +47,31 @@ class LogWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as failure:
+            raise self._failed(failure) from failure
 
     def now_s(self) -> float:
         """Seconds since the run's start."""
         return time.monotonic() - self.start_s
 
     def write(self, event: Event) -> None:
-        self._file.write(self._encoder.encode(event) + b"\n")
+        try:
+            self._file.write(self._encoder.encode(event) + b"\n")
+        except OSError as error:
+            raise self._failed(error) from error
         if self._watch is not None:
             self._watch(event)
 
     def flush(self) -> None:
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> LogUnwritable:
+        return LogUnwritable(f"cannot write the log {self.path}: {error.strerror}")
 
 
 def read(path: Path) -> Iterator[Event]:

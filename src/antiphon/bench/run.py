@@ -13,7 +13,7 @@ from itertools import islice
 from antiphon.bench import server_metrics
 from antiphon.bench.conversation import Conversation, end
 from antiphon.bench.cost import LoopLag
-from antiphon.bench.logfile import LogWriter
+from antiphon.bench.logfile import LogUnwritable, LogWriter
 from antiphon.bench.progress import RunProgress
 from antiphon.bench.target import Pace, Target
 from antiphon.bench.voice import Voices
@@ -45,7 +45,7 @@ async def run(
     """Play the scripts; everything that happens goes to `log`. Returns the reason that RunEnded gives.
 
     The first SIGINT or SIGTERM ends the run in order. Raises ConfigError if the server will not have such
-    sessions at all, and for unreadable voices.
+    sessions at all, for unreadable voices, and if the log cannot be written.
     """
     voices = await asyncio.to_thread(Voices.recorded, pace.voices) if pace.voices else Voices.synthetic()
     return await _Run(target, pace, voices, log, progress).go(islice(scripts, pace.num_sessions))
@@ -89,14 +89,13 @@ class _Run:
 
     async def _play_all(self, scripts: Iterator[Script]) -> str:
         is_interrupted = asyncio.Event()
-        helpers = [
-            asyncio.create_task(task) for task in (self._lag.run(), self._sample(), self._poll_server())
-        ]
+        helpers = [asyncio.create_task(task) for task in (self._lag.run(), self._poll_server())]
         play = self._closed(scripts) if self._pace.concurrency else self._open(scripts)
         ends = {
             asyncio.create_task(play): "finished",
             asyncio.create_task(self._watch.lost()): "server_lost",
             asyncio.create_task(is_interrupted.wait()): "interrupted",
+            asyncio.create_task(self._sample()): "failed",
         }
         with _signals(is_interrupted):
             done, _ = await asyncio.wait(
@@ -108,7 +107,7 @@ class _Run:
         self._sample_client()
         self._over("failed" if failures else reason, self._watch.message)
         if failures:
-            raise failures[0]
+            raise _cause(failures[0])
         return reason
 
     def _over(self, reason: str, message: str) -> str:
@@ -228,6 +227,8 @@ class _Run:
         except ConnectionLost as error:
             self._watch.suspect()
             return "lost", str(error)
+        except LogUnwritable:
+            raise
         except (GaveUp, ConfigError) as error:
             self._log.write(
                 ErrorSeen(t_s=self._log.now_s(), session=script.name, code="gave_up", message=str(error))
@@ -255,6 +256,7 @@ class _Run:
         )
 
     async def _sample(self) -> None:
+        """Ends only by an error: where the log cannot be written."""
         while True:
             await asyncio.sleep(SAMPLE_S)
             self._sample_client()
@@ -280,6 +282,13 @@ class _Run:
                 has_answered = True
                 self._log.write(ServerSampled(t_s=self._log.now_s(), values=values))
             await asyncio.sleep(SAMPLE_S)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first error of a group of tasks, or the error itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _nothing() -> None:
