@@ -174,8 +174,8 @@ async def test_why_an_address_cannot_be_listened_on() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert "is taken" in launch._why_not("127.0.0.1", taken.getsockname()[1])
-    assert "is no address of this machine" in launch._why_not("192.0.2.1", 0)
-    assert "is no address of this machine" in launch._why_not("no.such.host.invalid", 0)
+    assert "is not an address of this machine" in launch._why_not("192.0.2.1", 0)
+    assert "is not an address of this machine" in launch._why_not("no.such.host.invalid", 0)
 
 
 def test_doctor_explains_default_sizes(tiny_checkpoint: Path) -> None:
@@ -236,7 +236,7 @@ def test_demo_checkpoint(tmp_path: Path) -> None:
 def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
     foreign = tmp_path / "notes.txt"
     foreign.write_text("hello")
-    for path, words in ((foreign, "no record file"), (tmp_path / "none", "none"), (tmp_path, "")):
+    for path, words in ((foreign, "not a record file"), (tmp_path / "none", "none"), (tmp_path, "")):
         result = CliRunner().invoke(app, ["replay", str(path)])
         assert result.exit_code == 1
         assert "error" in result.output
@@ -266,7 +266,7 @@ def test_serve_with_a_wrong_option(tiny_checkpoint: Path, options: list[str]) ->
         (["org/name", "--profile", "h2000"], "did you mean H200"),
         (["org/name", "--preset", "bseline"], "did you mean baseline"),
         *(
-            (["org/name", "--media-hosts", f"a.example,{wrong}"], f"'{wrong}' is no host such as")
+            (["org/name", "--media-hosts", f"a.example,{wrong}"], f"'{wrong}' is not a host such as")
             for wrong in ("https://b.example", "b.example/sounds", "b.example:http", "me@b.example", ":80")
         ),
     ],
@@ -312,7 +312,7 @@ def test_an_empty_log_is_no_run(tmp_path: Path) -> None:
     path.touch()
     result = CliRunner().invoke(app, ["bench", "summarize", str(path)])
     assert result.exit_code
-    assert "no log of a run" in result.output
+    assert "not the log of a run" in result.output
 
 
 def test_serve_without_a_checkpoint(tmp_path: Path) -> None:

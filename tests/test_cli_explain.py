@@ -69,7 +69,7 @@ def test_what_there_is_not_is_said_with_what_is_near(short: str, tmp_path: Path)
     assert "name its --session" in explained(short, "--response", "r", status=1)
     foreign = tmp_path / "notes.txt"
     foreign.write_text("hello")
-    assert "no record file" in explained(str(foreign), status=1)
+    assert "not a record file" in explained(str(foreign), status=1)
     said = explained(str(tmp_path / "none"), status=1)
     assert "none cannot be read (No such file or directory); name a file that" in said
 

@@ -63,7 +63,7 @@ def test_a_text_checkpoint_has_a_datasheet_too(tmp_path: Path) -> None:
         (["--roofline", "H900", "--model", RELEASED], "no datasheet of 'H900'"),
         (["--roofline", "H200", "--model", "x"], "no shape of a model 'x'"),
         (["nowhere/at-all", "--max-rows", "-1"], "max_rows is -1"),
-        (["here", "--out", "no/folder/a.json"], "no/folder is no directory; name a file with --out"),
+        (["here", "--out", "no/folder/a.json"], "no/folder is not a directory; name a file with --out"),
         (["here", "--out", "."], "it is a directory; name a file with --out"),
         (["here", "--roofline", "H200", "--model", RELEASED], f"CHECKPOINT here and --model {RELEASED}"),
         (["here", "--model", RELEASED], "--model: that goes with --roofline"),

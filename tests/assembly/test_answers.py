@@ -71,7 +71,7 @@ def test_what_a_policy_changes_afterwards_changes_nothing() -> None:
 
 def test_what_a_mask_hides_is_looked_at() -> None:
     masked = np.ma.masked_array(np.array([0, 99]), mask=[False, True])
-    with pytest.raises(NonsenseError, match="candidate 99 is none of 3"):
+    with pytest.raises(NonsenseError, match="candidate 99 is not one of 3"):
         check_step(STAGE, StepChoice(masked, ""))
 
 
@@ -117,7 +117,7 @@ def test_owners_are_taken_as_they_are_needed() -> None:
     made = check_selection(KV, Selection((name for name in (OwnText("a"), None)), 1, ""))  # type: ignore[misc]
     owners = iter(made.owners)
     assert type(next(owners)) is str
-    with pytest.raises(NonsenseError, match="owners: None is no name"):
+    with pytest.raises(NonsenseError, match="owners: None is not a name"):
         next(owners)
 
 
@@ -136,25 +136,25 @@ class Unseen:
 @pytest.mark.parametrize(
     ("decision", "answer", "said"),
     [
-        ("step", StepChoice(INTS, None), "reason: None is no text"),  # type: ignore[arg-type]
+        ("step", StepChoice(INTS, None), "reason: None is not text"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, Unseen()), "reason: <Unseen"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", stops=np.ones(2)), "stops: array"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", moves=1), "moves: 1 is neither"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", urgency=INTS.astype(np.uint64) << np.uint64(63)), "urgency: 92233"),
         ("pace", Hold(None, "", spared=np.ones(2, np.bool_)), "spared: it must be a mask over 3"),
-        ("pace", Hold(None, "", wake_at=True), "wake_at: True is no time"),
+        ("pace", Hold(None, "", wake_at=True), "wake_at: True is not a time"),
         ("pace", Hold(None, "", wake_at=10**400), "wake_at: 1000"),
-        ("pace", Hold(None, "", wake_at=-1e16), "wake_at: -1e\\+16 is no time"),
-        ("pace", Hold(None, "", wake_at="5"), "wake_at: '5' is no time"),  # type: ignore[arg-type]
-        ("admission", Refuse(5), "reason: 5 is no text"),  # type: ignore[arg-type]
-        ("admission", Refuse("", predicted_s=None), "predicted_s: None is no time"),  # type: ignore[arg-type]
-        ("admission", Refuse("", predicted_s="x"), "predicted_s: 'x' is no time"),  # type: ignore[arg-type]
-        ("admission", Refuse("", predicted_s=inf), "predicted_s: inf is no time"),
+        ("pace", Hold(None, "", wake_at=-1e16), "wake_at: -1e\\+16 is not a time"),
+        ("pace", Hold(None, "", wake_at="5"), "wake_at: '5' is not a time"),  # type: ignore[arg-type]
+        ("admission", Refuse(5), "reason: 5 is not text"),  # type: ignore[arg-type]
+        ("admission", Refuse("", predicted_s=None), "predicted_s: None is not a time"),  # type: ignore[arg-type]
+        ("admission", Refuse("", predicted_s="x"), "predicted_s: 'x' is not a time"),  # type: ignore[arg-type]
+        ("admission", Refuse("", predicted_s=inf), "predicted_s: inf is not a time"),
         ("admission", Refuse("", retry_s=10**400), "retry_s: 1000"),
-        ("admission", Refuse("", retry_s=nan), "retry_s: nan is no time to wait"),
-        ("admission", Refuse("", retry_s=-1), "retry_s: -1.0 is no time to wait"),
+        ("admission", Refuse("", retry_s=nan), "retry_s: nan is not a time to wait"),
+        ("admission", Refuse("", retry_s=-1), "retry_s: -1.0 is not a time to wait"),
         ("evict", Selection((), 1, "", reach=[1]), "reach: it must map"),  # type: ignore[arg-type]
-        ("evict", Selection((), 1, "", reach={"a": -2}), "reach: -2 is no number of blocks"),
+        ("evict", Selection((), 1, "", reach={"a": -2}), "reach: -2 is not a number of blocks"),
         ("fetch", Selection((), 1, "", is_first=1), "is_first: 1 is neither"),  # type: ignore[arg-type]
         ("write", Selection((), 1, "", displaces="no"), "displaces: 'no' is neither"),  # type: ignore[arg-type]
     ],

@@ -62,33 +62,33 @@ def raises(*_: Any) -> Any:
     ("decision", "answer", "said"),
     [
         ("step", raises, "KeyError: 'x'"),
-        ("step", None, "NoneType is no StepChoice"),
-        ("step", StepChoice(np.array([0, 0]), ""), "order: a candidate stands there twice"),
-        ("step", StepChoice(np.array([7]), ""), "order: candidate 7 is none of 3"),
+        ("step", None, "NoneType is not a StepChoice"),
+        ("step", StepChoice(np.array([0, 0]), ""), "order: a candidate is named twice"),
+        ("step", StepChoice(np.array([7]), ""), "order: candidate 7 is not one of 3"),
         ("step", StepChoice(np.array([-1]), ""), "order: candidate"),
         ("step", StepChoice(np.array([0.0]), ""), "order: it must be a column of integers"),
         ("step", StepChoice([0], ""), "order: it must be a column of integers"),  # type: ignore[arg-type]
         ("step", StepChoice(INTS, "", counts=np.array([1])), "counts: 1 entries for 2 candidates"),
         ("step", StepChoice(INTS, "", counts=np.array([1, 0])), "counts: 0 is below 1"),
-        ("step", StepChoice(INTS, "", preempt=np.array([2])), "preempt: candidate 2 is none of 2"),
+        ("step", StepChoice(INTS, "", preempt=np.array([2])), "preempt: candidate 2 is not one of 2"),
         ("step", StepChoice(INTS, "", keeps=np.ones(3, np.bool_)), "keeps: it must be a mask over 0"),
-        ("step", StepChoice(INTS, "", wake_at=float("nan")), "wake_at: nan is no time"),
-        ("step", StepChoice(NONE, "", wake_at=float("inf")), "wake_at: inf is no time"),
+        ("step", StepChoice(INTS, "", wake_at=float("nan")), "wake_at: nan is not a time"),
+        ("step", StepChoice(NONE, "", wake_at=float("inf")), "wake_at: inf is not a time"),
         ("step", StepChoice(NONE, ""), "order: it has nothing that could run"),
         ("pace", Hold(np.ones(2, np.bool_), ""), "held: it must be a mask over 3"),
         ("pace", Hold(np.array([np.nan] * 3), ""), "held: it must be a mask over 3"),  # type: ignore[arg-type]
         ("pace", Hold(np.ones(3, np.bool_), ""), "held: all that could run is, and wake_at does not say"),
-        ("admission", True, "bool is no Refuse"),
-        ("admission", Refuse("", retry_s=float("nan")), "retry_s: nan is no time to wait"),
-        ("device", DeviceChoice(9), "index: 9 is none of 2"),
-        ("device", DeviceChoice(0.5), "index: 0.5 is none of 2"),  # type: ignore[arg-type]
-        ("replica", None, "the replica: None is none of 2"),
-        ("replica", 2, "the replica: 2 is none of 2"),
-        ("evict", Selection((), float("nan"), ""), "count: nan is no number of blocks"),  # type: ignore[arg-type]
-        ("evict", Selection((), -1, ""), "count: -1 is no number of blocks"),
-        ("evict", Selection((), 1, "", groups=("x",)), "groups: ['x'] are none; there are kv"),
-        ("evict", Selection(3, 1, ""), "owners: int is no sequence of names"),  # type: ignore[arg-type]
-        ("evict", Selection((), 1, "", reach={"a": float("nan")}), "reach: nan is no number"),  # type: ignore[dict-item]
+        ("admission", True, "bool is not a Refuse"),
+        ("admission", Refuse("", retry_s=float("nan")), "retry_s: nan is not a time to wait"),
+        ("device", DeviceChoice(9), "index: 9 is not one of 2"),
+        ("device", DeviceChoice(0.5), "index: 0.5 is not one of 2"),  # type: ignore[arg-type]
+        ("replica", None, "the replica: None is not one of 2"),
+        ("replica", 2, "the replica: 2 is not one of 2"),
+        ("evict", Selection((), float("nan"), ""), "count: nan is not a number of blocks"),  # type: ignore[arg-type]
+        ("evict", Selection((), -1, ""), "count: -1 is not a number of blocks"),
+        ("evict", Selection((), 1, "", groups=("x",)), "groups: ['x']; the KV groups are kv"),
+        ("evict", Selection(3, 1, ""), "owners: int is not a sequence of names"),  # type: ignore[arg-type]
+        ("evict", Selection((), 1, "", reach={"a": float("nan")}), "reach: nan is not a number"),  # type: ignore[dict-item]
     ],
 )
 def test_the_baseline_decides_instead(decision: str, answer: Any, said: str) -> None:
@@ -173,7 +173,7 @@ def test_a_wish_for_the_past_or_for_at_once_is_clamped(wished: float, counted: b
     [
         (["a", "b"], ["a", "b"], ""),
         (["w", "a"], ["w", "a"], ""),
-        (["a", "a"], ["a", "b", "z"], "'a' stands there twice"),
+        (["a", "a"], ["a", "b", "z"], "'a' is named twice"),
         (["a", "nobody"], ["a", "b", "z"], "'nobody' has no KV here"),
         ((1 / 0 for _ in "x"), ["b", "z"], "ZeroDivisionError"),
     ],

@@ -209,7 +209,7 @@ def test_the_same_policy_with_the_same_options_is_one_object_in_a_unit(tmp_path:
             r"lead_s is 'x': .* \(for stage talker\)",
         ),
         ({"device": "{policy: round-robin, stages: {talker: {}}}"}, "device: it is decided among stages"),
-        ({"evict": "lru\nevict: lru"}, "mine.yaml:7: evict stands there twice; keep one"),
+        ({"evict": "lru\nevict: lru"}, "mine.yaml:7: evict is there twice; keep one"),
         ({"evict": "!!python/object/apply:os.system [true]"}, "mine.yaml:6: not valid YAML"),
         ({"evict": "lru\n7: x"}, "a key must be text"),
         ({"evict": "{"}, "not valid YAML"),
@@ -229,7 +229,7 @@ def test_what_is_no_preset(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"preset \.\./secret: can't be read as a preset"):
         read_preset("../secret")
     (tmp_path / "list.yaml").write_text("- a\n")
-    with pytest.raises(ConfigError, match="a preset maps each decision to a policy; this is none"):
+    with pytest.raises(ConfigError, match="a preset maps each decision to a policy; this is not"):
         read_preset(str(tmp_path / "list.yaml"))
     (tmp_path / "big.yaml").write_text("#" * (2 << 20))
     with pytest.raises(ConfigError, match="which no preset needs"):
@@ -332,7 +332,7 @@ class NoName(PrefillFirst):
         ("{policy: odd.py:Any_, x: {y: [.nan]}}", "step.x.y[0] is nan"),
         ("{policy: odd.py:Any_, stages: {thinker: {x: .nan}}}", "step.stages.thinker.x is nan"),
         ("{policy: odd.py:Any_, x: 1" + "0" * 60 + "}", "step.x is a number of over 64 bits"),
-        ('{policy: odd.py:Any_, x: "\\ud800"}', "step.x is '\\ud800', which is no text"),
+        ('{policy: odd.py:Any_, x: "\\ud800"}', "step.x is '\\ud800', which is not text"),
         ("{policy: fcfs, x: " + "[" * 3000 + "]" * 3000 + "}", "nested too deep"),
         ("odd.py:Exits", "step: odd.py:Exits cannot be made: SystemExit: 0"),
         ("odd.py:BadHint", "its options cannot be read (division by zero)"),
@@ -340,8 +340,8 @@ class NoName(PrefillFirst):
         ("odd.py:NoDecide", "cannot be made: RuntimeError: decide"),
         ("odd.py:NoName", "cannot be made: RuntimeError: name"),
         ("exits.py:A", "cannot be loaded: SystemExit: 0"),
-        ('"a\\0.py:A"', "is no path (embedded null byte)"),
-        ("~nobodyx/x.py:A", "is no path"),
+        ('"a\\0.py:A"', "is not a path (embedded null byte)"),
+        ("~nobodyx/x.py:A", "is not a path"),
     ],
 )
 def test_odd_options_and_code_are_refused_in_words(step: str, said: str, tmp_path: Path) -> None:

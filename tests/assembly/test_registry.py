@@ -131,7 +131,7 @@ def test_a_policy_that_an_installed_package_registers(monkeypatch: pytest.Monkey
         ),
         ("lru", {}, "pace: 'lru' decides evict, not pace; for that there are token-buffer, unpaced"),
         ("OWN:Onw", {}, r"pace: policy own.py:Onw: no 'Onw' in .*/own.py; did you mean Own\?"),
-        ("OWN:not_a_class", {}, "pace: policy own.py:not_a_class is no class"),
+        ("OWN:not_a_class", {}, "pace: policy own.py:not_a_class is not a class"),
         ("nowhere.py:Own", {}, "pace: policy nowhere.py:Own: cannot read nowhere.py"),
         ("no.such.module:Own", {}, "pace: policy no.such.module:Own cannot be loaded: ModuleNotFoundError"),
         (
@@ -141,7 +141,7 @@ def test_a_policy_that_an_installed_package_registers(monkeypatch: pytest.Monkey
         ),
         ("OWN:Own", {"lead_s": "x"}, "lead_s is 'x': Expected `float`, got `str`"),
         ("OWN:Own", {"lead_s": True}, "lead_s is True: Expected `float`, got `bool`"),
-        ("OWN:Own", {"lead_s": float("nan")}, "lead_s is nan, which is no number"),
+        ("OWN:Own", {"lead_s": float("nan")}, "lead_s is nan, which is not a number"),
         ("OWN:Strict", {}, "own.py:Strict: it needs a value for must"),
         ("OWN:Strict", {"must": -1}, "own.py:Strict cannot be made: ValueError: must is below 0"),
         ("OWN:Mute", {}, "has neither `decide` nor `decide_pace`"),

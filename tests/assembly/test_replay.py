@@ -75,5 +75,5 @@ def test_a_record_cut_short_ends_before_the_cut(record: Path) -> None:
 def test_a_foreign_file_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="no record file"):
+    with pytest.raises(ConfigError, match="not a record file"):
         replay(path)

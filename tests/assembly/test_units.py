@@ -89,8 +89,8 @@ def ran_on(world: World) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("units", "words"),
     [
-        ((*APART, Unit("thinker", "thinker")), "thinker stand there more than once"),
-        ((*APART, Unit("dreamer", "dreams")), "'dreams' is no stage; stages are encoders, thinker"),
+        ((*APART, Unit("thinker", "thinker")), "thinker are named more than once"),
+        ((*APART, Unit("dreamer", "dreams")), "'dreams' is not a stage; stages are encoders, thinker"),
         (APART[:3], "none of stage code2wav"),
         ((*APART, Unit("encoders.1", "encoders", process="encoders")), "more than one encoder"),
         ((*APART, Unit("thinker.1", "thinker", role="decode")), "are both, decode; they must all be both"),

@@ -32,13 +32,13 @@ def test_arrows_are_spaced() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- a\n", "file: a mapping; this is none"),
-        ("", "file: a mapping; this is none"),
+        ("- a\n", "file: a mapping; this is not"),
+        ("", "file: a mapping; this is not"),
         ("a: [1\nb: 2\n", "file:2: not valid YAML"),
-        ("a: 1\na: 2\n", "file:2: a stands there twice"),
-        ("x:\n  a->b: 1\n  a -> b: 2\n", "file:3: a -> b stands there twice"),
-        ("x:\n  1: 2\n", "file:2: a key must be text, and '1' is none"),
-        ("? [a]\n: 1\n", "file:1: a key must be text, and 'it' is none"),
+        ("a: 1\na: 2\n", "file:2: a is there twice"),
+        ("x:\n  a->b: 1\n  a -> b: 2\n", "file:3: a -> b is there twice"),
+        ("x:\n  1: 2\n", "file:2: a key must be text, and '1' is not"),
+        ("? [a]\n: 1\n", "file:1: a key must be text, and 'it' is not"),
         ("a: 2001-99-99\n", "file: not valid YAML: month must be in 1..12"),
         ("[" * 4000, "nested too deep"),
     ],
@@ -70,8 +70,8 @@ def test_what_a_record_can_hold_is_plain() -> None:
         ({"a": [date(2026, 1, 1)]}, "it.a[0] is a date, which no record can hold; put it in quotes"),
         ({"a": float("nan")}, "it.a is nan"),
         ([1 << 63], "it[0] is a number of over 64 bits"),
-        ("\ud800", "which is no text"),
-        ({"\ud800": 1}, "which is no text"),
+        ("\ud800", "which is not text"),
+        ({"\ud800": 1}, "which is not text"),
     ],
 )
 def test_what_a_record_cannot_hold(value: Any, said: str) -> None:

@@ -112,7 +112,7 @@ async def test_only_the_same_comparison_is_resumed(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"cannot resume: {words} was"):
             await run(other, Pretend(), tmp_path, is_resumed=True)
     (tmp_path / "plan.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"plan\.json is no plan"):
+    with pytest.raises(ConfigError, match=r"plan\.json is not the plan"):
         await run(Plan((A, B), (0, 1), "talk"), Pretend(), tmp_path, is_resumed=True)
 
 

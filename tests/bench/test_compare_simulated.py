@@ -124,7 +124,7 @@ def test_what_a_target_says(text: str, target: Target) -> None:
         (["fcfs"], "needs two targets or more"),
         (["fcfs", "fcfs --max-rows 2"], "have one name"),
         (["fcfs", "x=nope"], "no preset 'nope'. There are baseline, fcfs"),
-        (["fcfs", "peer=http://here:1"], "'http://here:1' is no preset"),
+        (["fcfs", "peer=http://here:1"], "'http://here:1' is not a preset"),
         (["fcfs", "x=fcfs --max-row 2"], "target x: No such option: --max-row"),
         (["fcfs", "x=fcfs --max-rows none"], "target x: Invalid value for '--max-rows'"),
         (["fcfs", "x=fcfs --max-rows 0"], "target x: Invalid value for '--max-rows'"),

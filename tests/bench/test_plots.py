@@ -94,7 +94,7 @@ def test_frontier_wants_points(tmp_path: Path) -> None:
         draw_frontier([], tmp_path / "x.png")
     open_loop = write_log(tmp_path / "open.jsonl", concurrency=None)
     with pytest.raises(
-        ConfigError, match=r"open\.jsonl is no point of a frontier: it lacks a bound concurrency"
+        ConfigError, match=r"open\.jsonl is not a point of a frontier: it lacks a bound concurrency"
     ):
         sources.points([open_loop])
 
@@ -241,7 +241,7 @@ def test_command(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["gantt", "perfetto"])
 def test_command_on_what_is_no_record(tmp_path: Path, kind: str) -> None:
     log = write_log(tmp_path / "a.jsonl")
-    for path, words in ((log, "no record file"), (tmp_path / "none", "none")):
+    for path, words in ((log, "not a record file"), (tmp_path / "none", "none")):
         result = CliRunner().invoke(app, ["plot", kind, str(path), "--out", str(tmp_path / "x.png")])
         assert result.exit_code == 1
         assert words in result.output.replace("\n", " ")

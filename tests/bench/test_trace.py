@@ -110,7 +110,7 @@ def test_what_is_no_record(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(msgspec.msgpack.encode("hm"))
     for read in (read_trace, read_residency):
-        with pytest.raises(ConfigError, match="no record file"):
+        with pytest.raises(ConfigError, match="not a record file"):
             read(path)
 
 

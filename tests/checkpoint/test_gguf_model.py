@@ -134,7 +134,7 @@ BAD = {
     "no chat template in its metadata": {"tokenizer__chat_template": None},
     "tokens, but an embedding of 7 rows": {"rows": 7},
     "splits text as 'as nobody does'.*files of the model": {"tokenizer__ggml__pre": "as nobody does"},
-    "sizes that are none: .*num_key_value_heads": {"qwen3__attention__head_count_kv": 0},
+    "sizes that are not above 0: .*num_key_value_heads": {"qwen3__attention__head_count_kv": 0},
     "head_count_kv' is 'two'": {"qwen3__attention__head_count_kv": "two"},
     "freq_base' is 'fast'": {"qwen3__rope__freq_base": "fast"},
     "freq_base' is nan, not a number above 0": {"qwen3__rope__freq_base": float("nan")},

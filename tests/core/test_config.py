@@ -131,7 +131,7 @@ def test_ranks_do_not_move_kv() -> None:
     [
         ({"step_rows": 0}, "step_rows is 0; it must be from 1 to max_rows"),
         ({"step_rows": 17, "max_rows": 16}, "step_rows is 17; it must be from 1 to max_rows, which is 16"),
-        ({"classes": {"fast": ClassBounds()}}, "classes: 'fast' is none of latency"),
+        ({"classes": {"fast": ClassBounds()}}, "classes: 'fast' is not one of latency"),
         ({"graphs": "some"}, "graphs is 'some'; it must be off or on"),
         ({"load_format": "zip"}, "load_format is 'zip'; it must be one of auto, dummy"),
         ({"stages_apart": True, "units": (Unit("t", "thinker"),)}, "both say where the stages are"),
@@ -160,5 +160,5 @@ def test_all_decoders_are_divided_unless_some_are_named() -> None:
 
 def test_a_link_has_a_connector_that_there_is() -> None:
     assert LinkOptions("a", "b", "tcp").connector == "tcp"
-    with pytest.raises(ConfigError, match="link a -> b: 'pigeon' is none of shared_memory, tcp"):
+    with pytest.raises(ConfigError, match="link a -> b: 'pigeon' is not one of shared_memory, tcp"):
         LinkOptions("a", "b", "pigeon")

@@ -98,7 +98,7 @@ def test_a_record_of_version_1_is_refused_with_the_way_out(tmp_path: Path) -> No
 @pytest.mark.parametrize("data", [b"", b"\x00\x01", b"\x03\x00\x00\x00abc", b"no record at all, but a text"])
 def test_what_is_no_record_is_refused_and_nothing_is_left(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "old").write_bytes(data)
-    with pytest.raises(ConfigError, match="no record of version 1, or damaged"):
+    with pytest.raises(ConfigError, match="not a record of version 1, or it is damaged"):
         lift(tmp_path / "old", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     result = CliRunner().invoke(app, ["lift", str(tmp_path / "old"), str(tmp_path / "new")])
@@ -108,6 +108,6 @@ def test_what_is_no_record_is_refused_and_nothing_is_left(data: bytes, tmp_path:
 def test_a_damaged_entry_leaves_nothing_behind(tmp_path: Path) -> None:
     old = unpacked(HERE / "v1" / "toy-split.xz", tmp_path)
     old.write_bytes(old.read_bytes() + b"\x03\x00\x00\x00abc")
-    with pytest.raises(ConfigError, match="no record of version 1, or damaged"):
+    with pytest.raises(ConfigError, match="not a record of version 1, or it is damaged"):
         lift(old, tmp_path / "new")
     assert not (tmp_path / "new").exists()

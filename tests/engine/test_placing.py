@@ -46,11 +46,14 @@ def test_each_stage_has_its_own(tiny_checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"stages": {"singer": StageOptions()}}, "'singer' is no stage of this checkpoint; it has encoders"),
+        (
+            {"stages": {"singer": StageOptions()}},
+            "'singer' is not a stage of this checkpoint; it has encoders",
+        ),
         ({"stages": {"talker": StageOptions(sampling=SamplingDefaults(top_k=-1))}}, "stage talker: top_k"),
-        ({"edges": (EdgeOptions("talker", "thinker"),)}, "talker -> thinker is none"),
+        ({"edges": (EdgeOptions("talker", "thinker"),)}, "this model has no talker -> thinker"),
         ({"edges": (EdgeOptions("thinker", "talker", chunk=2),)}, "talker is not"),
-        ({"places": {"a": "gpu"}}, "'gpu' is no device"),
+        ({"places": {"a": "gpu"}}, "'gpu' is not a device"),
         ({"places": {"a": "cuda:99"}}, "cuda:99 was asked for"),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_rank_that_cannot_load_is_reported(tiny_checkpoint: Path, tmp_path: Pa
 def test_what_cannot_be_divided_is_refused(tiny_checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="tensor_parallel 3 does not divide the model's num_heads"):
         Omni(tiny_checkpoint, device="cpu", tensor_parallel=3)
-    with pytest.raises(ConfigError, match="divided: 'code2wav' is no decoder; those are thinker, talker"):
+    with pytest.raises(ConfigError, match="divided: 'code2wav' is not a decoder; those are thinker, talker"):
         Omni(tiny_checkpoint, device="cpu", tensor_parallel=2, divided=("code2wav",))
     with pytest.raises(ConfigError, match="runs on --device cpu only; on cuda use 1"):
         check_place(EngineOptions(tensor_parallel=2), "cuda")

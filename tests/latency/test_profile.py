@@ -28,7 +28,7 @@ def test_bytes_take_time_by_where_they_go() -> None:
     assert slow.copy_s(copy("device"), 2e9) == slow.copy_s(copy("host"), 2e9)
     assert slow.send_s(1e9) == H200.send_s(1e9) > 0.0
     assert replace(slow, links={}).host_s(1e9) == 0.0
-    with pytest.raises(ConfigError, match=r"knows no link to 'host' \(it has: none\)"):
+    with pytest.raises(ConfigError, match=r"has no link to 'host'; it has none"):
         replace(slow, links={}).copy_s(copy("host"), 1.0)
 
 
@@ -68,5 +68,5 @@ def test_a_file_of_another_version() -> None:
     assert Profile.from_json(H200.to_json()) == H200
     with pytest.raises(ConfigError, match="mine has version 99"):
         Profile.from_json(replace(H200, version=99).to_json(), "mine")
-    with pytest.raises(ConfigError, match="mine is no latency profile"):
+    with pytest.raises(ConfigError, match="mine is not a latency profile"):
         Profile.from_json(b"[]", "mine")

@@ -26,7 +26,7 @@ def test_layers_that_no_decoder_has_are_refused_before_anything_is_made(layers: 
 
 
 def test_heads_are_shared_evenly() -> None:
-    with pytest.raises(CheckpointError, match="4 heads are no multiple of 3"):
+    with pytest.raises(CheckpointError, match="4 heads are not a multiple of 3"):
         DecoderConfig.from_hf(GOOD | {"num_key_value_heads": 3})
 
 

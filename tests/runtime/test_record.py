@@ -136,7 +136,7 @@ def test_a_record_is_never_written_over(record: Path, engine: Engine) -> None:
         with pytest.raises(ConfigError, match=r"is there already.* name another file"):
             begin()
     assert record.read_bytes() == before
-    with pytest.raises(ConfigError, match="is no directory"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         check_new(record.parent / "nowhere" / "a.record")
     new = record.parent / "new.record"
     check_new(new)

@@ -42,5 +42,5 @@ def test_explicit() -> None:
 
 
 def test_a_call_is_after_earlier_ones_only() -> None:
-    with pytest.raises(ValidationError, match="b is after 'c', which is none of the calls before it"):
+    with pytest.raises(ValidationError, match="b is after 'c', which is not one of the calls before it"):
         jobs({"calls": {"a": CALL, "b": {**CALL, "after": ["c"]}, "c": CALL}})

@@ -83,7 +83,7 @@ def test_pick_follows_the_weights() -> None:
         ({"uniform": [1]}, "Field required"),
         ({"exponential": {"mean": 0}}, "greater than 0"),
         ({"exponential": {"mean": float("nan")}}, "finite"),
-        ({"exponential": {"mean": "2"}}, "'2' is no number"),
+        ({"exponential": {"mean": "2"}}, "'2' is not a number"),
         ({"exponential": {"mean": 2, "cv": 1}}, "Extra inputs"),
         ({"lognormal": {"median": 2, "p90": 1}}, "below the median"),
         ({"quantiles": {50: 1}}, "at least 2"),

@@ -66,7 +66,7 @@ def check_admission(view: StepView, answer: Any) -> Refuse | None:
     predicted_s = nan if _is_nan(answer.predicted_s) else _seconds("predicted_s", answer.predicted_s)
     retry_s = _seconds("retry_s", answer.retry_s, "time to wait")
     if retry_s < 0:
-        raise NonsenseError(f"retry_s: {retry_s} is no time to wait")
+        raise NonsenseError(f"retry_s: {retry_s} is not a time to wait")
     return Refuse(_reason(answer.reason), predicted_s, retry_s)
 
 
@@ -87,10 +87,10 @@ def check_selection(view: KvView, selection: Any) -> Selection:
     _is_a(selection, Selection)
     count = _integer("count", selection.count, "number of blocks")
     if count < 0:
-        raise NonsenseError(f"count: {_shown(count)} is no number of blocks")
+        raise NonsenseError(f"count: {_shown(count)} is not a number of blocks")
     owners, groups, reach = selection.owners, selection.groups, selection.reach
     if not isinstance(owners, Iterable):
-        raise NonsenseError(f"owners: {type(owners).__name__} is no sequence of names")
+        raise NonsenseError(f"owners: {type(owners).__name__} is not a sequence of names")
     return Selection(
         map(_owner, cast(Iterable[Any], owners)),
         min(count, view.num_blocks * len(view.groups)),
@@ -136,7 +136,7 @@ def said(error: BaseException) -> str:
 
 def _is_a(answer: Any, kind: type) -> None:
     if not isinstance(answer, kind):
-        raise NonsenseError(f"{type(answer).__name__} is no {kind.__name__}")
+        raise NonsenseError(f"{type(answer).__name__} is not a {kind.__name__}")
 
 
 def _shown(value: Any) -> str:
@@ -149,26 +149,26 @@ def _shown(value: Any) -> str:
 
 def _reason(value: Any) -> str:
     if not isinstance(value, str):
-        raise NonsenseError(f"reason: {_shown(value)} is no text")
+        raise NonsenseError(f"reason: {_shown(value)} is not text")
     return plain_text(value)
 
 
 def _owner(value: Any) -> str:
     if not isinstance(value, str):
-        raise NonsenseError(f"owners: {_shown(value)} is no name")
+        raise NonsenseError(f"owners: {_shown(value)} is not a name")
     return str.__str__(value)
 
 
 def _integer(name: str, value: Any, what: str) -> int:
     if not isinstance(value, int | np.integer):
-        raise NonsenseError(f"{name}: {_shown(value)} is no {what}")
+        raise NonsenseError(f"{name}: {_shown(value)} is not a {what}")
     return int(cast(int, value))
 
 
 def _index(name: str, value: Any, size: int) -> int:
     index = int(cast(int, value)) if isinstance(value, int | np.integer) else -1
     if not 0 <= index < size:
-        raise NonsenseError(f"{name}: {_shown(value)} is none of {size}")
+        raise NonsenseError(f"{name}: {_shown(value)} is not one of {size}")
     return index
 
 
@@ -179,7 +179,7 @@ def _seconds(name: str, value: Any, what: str = "time") -> float:
     except OverflowError:
         seconds = nan
     if not -MAX_S < seconds < MAX_S:
-        raise NonsenseError(f"{name}: {_shown(value)} is no {what}")
+        raise NonsenseError(f"{name}: {_shown(value)} is not a {what}")
     return seconds
 
 
@@ -226,9 +226,9 @@ def _indices(name: str, value: Any, size: int) -> Ints:
     if not len(column):
         return column
     if int(column.min()) < 0 or int(column.max()) >= size:
-        raise NonsenseError(f"{name}: candidate {int(column.max())} is none of {size}")
+        raise NonsenseError(f"{name}: candidate {int(column.max())} is not one of {size}")
     if np.bincount(column).max() > 1:
-        raise NonsenseError(f"{name}: a candidate stands there twice")
+        raise NonsenseError(f"{name}: a candidate is named twice")
     return column
 
 
@@ -244,7 +244,7 @@ def _groups(view: KvView, groups: Any) -> tuple[str, ...]:
     named = set[Any](groups)
     if unknown := named - set(view.groups):
         raise NonsenseError(
-            f"groups: {_shown(sorted(unknown, key=str))} are none; there are {', '.join(view.groups)}"
+            f"groups: {_shown(sorted(unknown, key=str))}; the KV groups are {', '.join(view.groups)}"
         )
     return tuple(group for group in view.groups if group in named)
 
@@ -254,5 +254,5 @@ def _reach(reach: Any) -> dict[str, int]:
         raise NonsenseError("reach: it must map owners to numbers of blocks")
     made = {owner: _integer("reach", end, "number of blocks") for owner, end in cast(Any, reach).items()}
     if made and (least := min(made.values())) < 0:
-        raise NonsenseError(f"reach: {least} is no number of blocks")
+        raise NonsenseError(f"reach: {least} is not a number of blocks")
     return made

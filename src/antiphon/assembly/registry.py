@@ -75,7 +75,7 @@ def placed(policy: str, folder: Path) -> str:
     try:
         return f"{(folder / Path(path).expanduser()).resolve()}:{name}"
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"policy {policy!r}: {path!r} is no path ({error})") from None
+        raise ConfigError(f"policy {policy!r}: {path!r} is not a path ({error})") from None
 
 
 def is_foreign(decision: str, policy: str) -> bool:
@@ -209,7 +209,7 @@ def _checked(where: str, known: Mapping[str, tuple[Any, Any]], options: Mapping[
         if name not in known:
             raise ConfigError(f"{where}: no option {name!r}{nearest(name, known) or '.'} It takes {takes}")
         if isinstance(value, float) and isnan(value):
-            raise ConfigError(f"{where}: {name} is nan, which is no number")
+            raise ConfigError(f"{where}: {name} is nan, which is not a number")
         try:
             checked[name] = msgspec.convert(value, known[name][0])
         except (msgspec.ValidationError, TypeError) as error:
@@ -290,5 +290,5 @@ def _from_file(policy: str, source: bytes) -> type:
 
 def _class(path: str, found: object) -> type:
     if not isinstance(found, type):
-        raise ConfigError(f"policy {policy_label(path)} is no class")
+        raise ConfigError(f"policy {policy_label(path)} is not a class")
     return found

@@ -35,11 +35,11 @@ def units_of(graph: StageGraph, config: NodeConfig) -> tuple[Unit, ...]:
     units = config.placed
     names = Counter(unit.name for unit in units)
     if twice := [name for name, count in names.items() if count > 1]:
-        raise ConfigError(f"units: {', '.join(twice)} stand there more than once")
+        raise ConfigError(f"units: {', '.join(twice)} are named more than once")
     for unit in units:
         if unit.stage not in stages:
             known = ", ".join(stages)
-            raise ConfigError(f"unit {unit.name!r}: {unit.stage!r} is no stage; stages are {known}")
+            raise ConfigError(f"unit {unit.name!r}: {unit.stage!r} is not a stage; stages are {known}")
     if missing := [name for name in stages if name not in {unit.stage for unit in units}]:
         raise ConfigError(f"units: none of stage {', '.join(missing)}")
     encoders = Counter(unit.process for unit in units if unit.stage in config.encoder)

@@ -307,7 +307,7 @@ class Watched:
                 if owner is None:
                     return
                 if owner in seen:
-                    raise NonsenseError(f"owners: {owner!r} stands there twice")
+                    raise NonsenseError(f"owners: {owner!r} is named twice")
                 if not view.has(owner):
                     waiting = frozenset(view.waiting()) if waiting is None else waiting
                     if owner not in waiting:

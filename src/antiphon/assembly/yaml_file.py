@@ -39,7 +39,7 @@ def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:
     try:
         node = cast(Any, yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{where}: {what}; this is none")
+            raise ConfigError(f"{where}: {what}; this is not")
         _check_nodes(node, where)
         return yaml.safe_load(text), node
     except RecursionError:
@@ -83,11 +83,11 @@ def check_plain(name: str, value: Any) -> None:
     elif value is not None and not isinstance(value, bool | int | float | str):
         raise ConfigError(f"{name} is a {type(value).__name__}, which no record can hold; put it in quotes")
     elif isinstance(value, float) and isnan(value):
-        raise ConfigError(f"{name} is nan, which is no number")
+        raise ConfigError(f"{name} is nan, which is not a number")
     elif isinstance(value, int) and not MIN_INT <= value <= MAX_INT:
         raise ConfigError(f"{name} is a number of over 64 bits, which no record can hold")
     elif isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
-        raise ConfigError(f"{name} is {value!r}, which is no text")
+        raise ConfigError(f"{name} is {value!r}, which is not text")
 
 
 def _check_nodes(node: Any, where: str) -> None:
@@ -110,8 +110,8 @@ def _check_keys(node: yaml.MappingNode, where: str) -> None:
         at = f"{where}:{key.start_mark.line + 1}"
         if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
             shown = key.value if isinstance(key.value, str) else "it"
-            raise ConfigError(f"{at}: a key must be text, and {shown!r} is none; put it in quotes")
+            raise ConfigError(f"{at}: a key must be text, and {shown!r} is not; put it in quotes")
         name = spaced(key.value)
         if name in names:
-            raise ConfigError(f"{at}: {name} stands there twice; keep one")
+            raise ConfigError(f"{at}: {name} is there twice; keep one")
         names.add(name)

@@ -232,7 +232,7 @@ def _check_same(plan: Plan, path: Path) -> None:
     try:
         before = msgspec.json.decode(path.read_bytes(), type=Plan)
     except (OSError, msgspec.MsgspecError, ConfigError) as error:
-        raise ConfigError(f"{path} is no plan of a comparison ({error})") from None
+        raise ConfigError(f"{path} is not the plan of a comparison ({error})") from None
     for name in ("targets", "workload", "options"):
         was, now = (msgspec.to_builtins(getattr(entry, name)) for entry in (before, plan))
         if was != now:

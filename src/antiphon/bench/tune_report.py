@@ -48,7 +48,7 @@ def verdict(found: Tuned) -> list[str]:
     lines[0] = f"on {_counted(sweep.held_out)} that decided nothing, tuned against start: {lines[0]}"
     if found.is_better:
         return [*(f"taken: {setting}" for setting in found.taken), *lines]
-    return [*lines, "that is no gain beyond noise, or does harm: the start preset is kept"]
+    return [*lines, "that is not a gain beyond noise, or does harm: the start preset is kept"]
 
 
 def _held_out(one: Contrast) -> str:

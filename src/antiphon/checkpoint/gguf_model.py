@@ -74,12 +74,12 @@ def model_config(gguf: Gguf) -> dict[str, Any]:
         f"{kind}.attention.key_length", int, sizes["hidden_size"] // max(heads, 1)
     )
     if wrong := {name: size for name, size in sizes.items() if size < 1}:
-        raise CheckpointError(f"{gguf.file}: its metadata has sizes that are none: {wrong}")
+        raise CheckpointError(f"{gguf.file}: its metadata has sizes that are not above 0: {wrong}")
     head_dim = sizes["head_dim"]
     _check_rotation(gguf, kind, head_dim)
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
-        raise CheckpointError(f"{gguf.file} has no matrix token_embd.weight: it is no model of text")
+        raise CheckpointError(f"{gguf.file} has no matrix token_embd.weight: it is not a model of text")
     ids = _special_ids(gguf)
     ends = {ids.get("eos"), gguf.optional("tokenizer.ggml.eot_token_id", int, None)} - {None}
     return {

@@ -69,8 +69,8 @@ def in_blocks(name: str, weight: torch.Tensor, scale: torch.Tensor) -> Quantised
     scales = scales.reshape(-1, 1) if scales.ndim == 1 else scales
     if scales.ndim != 2 or len(scales) != rows or not scales.size or inputs % scales.shape[1]:
         raise CheckpointError(
-            f"{name}{SCALE} is {list(scale.shape)}, which are no scales of {list(weight.shape)}: one, "
-            f"[{rows}], [{rows}, 1] or [{rows}, n] are"
+            f"{name}{SCALE} is {list(scale.shape)}, which does not fit {list(weight.shape)}: one, "
+            f"[{rows}], [{rows}, 1] or [{rows}, n] does"
         )
     if not np.isfinite(scales).all():
         raise CheckpointError(f"{name}{SCALE} holds numbers that are not finite. Fetch the file again")

@@ -82,7 +82,7 @@ def _not_fetched(hub_id: str, error: Exception) -> str:
     if status in (401, 403):
         return f"{there} refuses it ({status}): log in with `hf auth login` and accept the model's terms"
     if status == 404:
-        return f"{there} knows no such model: check the spelling of {hub_id!r}"
+        return f"{there} has no such model: check the spelling of {hub_id!r}"
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return (
         f"{there} is out of reach or offline ({type(error).__name__}: {reason}). Connect and try again, "

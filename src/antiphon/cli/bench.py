@@ -164,7 +164,7 @@ def report(path: Path, bounds: BoundOptions, as_json: bool, policies: dict[str, 
 
     run = fold(read(path))
     if run.started is None:
-        raise ConfigError(f"{path} is no log of a run: it does not begin with RunStarted")
+        raise ConfigError(f"{path} is not the log of a run: it does not begin with RunStarted")
     given = bounds.given
     found = figures(run, Slo(**given))
     missed = Slo(**NO_BOUNDS | given).misses(found) if given else []

@@ -186,7 +186,7 @@ def simulated_target(text: str) -> Target:
     name, preset, options = found.groups() if found is not None else (None, "", "")
     try:
         if "://" in preset:
-            raise ConfigError(f"{preset!r} is no preset; a server is not simulated")
+            raise ConfigError(f"{preset!r} is not a preset; a server is not simulated")
         read_preset(preset)
     except ConfigError as error:
         raise ConfigError(f"target {text!r}: {error}") from None

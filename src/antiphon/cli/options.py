@@ -33,7 +33,7 @@ class TurnDetection(StrEnum):
 def finite(value: float | None) -> float | None:
     """An option's callback: bounds alone let "nan" and "inf" through."""
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no finite number")
+        raise typer.BadParameter(f"{value} is not a finite number")
     return value
 
 

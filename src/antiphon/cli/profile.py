@@ -95,7 +95,7 @@ def check_folder(out: Path) -> None:
     """Raises ConfigError where nothing can be written: measuring takes minutes, and comes first."""
     folder = out.absolute().parent
     if out.is_dir() or not folder.is_dir():
-        why = f"{folder} is no directory" if not out.is_dir() else "it is a directory"
+        why = f"{folder} is not a directory" if not out.is_dir() else "it is a directory"
         raise ConfigError(f"cannot write the profile {out}: {why}; name a file with --out")
 
 

@@ -267,7 +267,9 @@ def check_origins(origins: tuple[str, ...]) -> None:
             parts = None
         is_web = parts is not None and parts.scheme in ("http", "https") and bool(parts.netloc)
         if not is_web or origin.count("/") > 2:
-            raise ConfigError(f"--origins: {origin!r} is no origin such as https://host or https://host:8443")
+            raise ConfigError(
+                f"--origins: {origin!r} is not an origin such as https://host or https://host:8443"
+            )
 
 
 def check_media_hosts(hosts: tuple[str, ...]) -> None:
@@ -280,7 +282,7 @@ def check_media_hosts(hosts: tuple[str, ...]) -> None:
             is_host = False
         if not is_host:
             raise ConfigError(
-                f"--media-hosts: {host!r} is no host such as media.example or media.example:8443"
+                f"--media-hosts: {host!r} is not a host such as media.example or media.example:8443"
             )
 
 

@@ -102,7 +102,7 @@ def _loads(concurrency: str, rate: str) -> tuple[OfferedLoad, ...]:
         raise ConfigError(f"loads are {kind} with commas between them, not {concurrency or rate!r}") from None
     wrong = [one for one in numbers if not 0 < one < math.inf]
     if wrong:
-        raise ConfigError(f"a load of {wrong[0]:g} is none: it must be above 0")
+        raise ConfigError(f"a load is {wrong[0]:g}; it must be above 0")
     return tuple(
         OfferedLoad(concurrency=int(one)) if concurrency else OfferedLoad(rate_per_s=float(one))
         for one in numbers

@@ -207,7 +207,9 @@ class LinkOptions(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.connector not in CONNECTORS:
             known = ", ".join(CONNECTORS)
-            raise ConfigError(f"link {self.source} -> {self.target}: {self.connector!r} is none of {known}")
+            raise ConfigError(
+                f"link {self.source} -> {self.target}: {self.connector!r} is not one of {known}"
+            )
 
 
 LOAD_FORMATS = ("auto", "dummy")
@@ -343,7 +345,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
             raise ConfigError(f"step_s is {self.step_s:g}; it must be 0 (as long as it takes) or more")
         for name in self.classes:
             if name not in CLASSES:
-                raise ConfigError(f"classes: {name!r} is none of {', '.join(CLASSES)}")
+                raise ConfigError(f"classes: {name!r} is not one of {', '.join(CLASSES)}")
         if self.depth not in (None, 0, 1):
             raise ConfigError(f"depth is {self.depth}; it must be 0 or 1 (steps in flight)")
         if self.graphs not in ("off", "on"):

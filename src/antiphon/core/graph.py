@@ -148,7 +148,7 @@ class StageGraph:
         known = [f"{edge.source} -> {edge.target}" for edge in self.edges]
         name = f"{source} -> {target}"
         if name not in known:
-            raise ConfigError(f"edges: {name} is none of this model; it has {', '.join(known) or 'none'}")
+            raise ConfigError(f"edges: this model has no {name}; it has {', '.join(known) or 'none'}")
         if chosen and self.stage(target).kind is not StageKind.CODEC:
             raise ConfigError(f"edge {name}: {', '.join(chosen)} are for a codec, which {target} is not")
         try:

@@ -41,7 +41,7 @@ def read_node(
     node = configured(msgspec.structs.replace(node, graph=graph.family, units=units), graph, options)
     for name in options.divided:
         if name not in node.ar:
-            raise ConfigError(f"divided: {name!r} is no decoder; those are {', '.join(node.ar)}")
+            raise ConfigError(f"divided: {name!r} is not a decoder; those are {', '.join(node.ar)}")
     for name in filter(options.is_divided, node.ar):
         family.check_ranks(name, config, options.tensor_parallel)
     return node

@@ -21,7 +21,7 @@ def pick_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"--device {name!r} is no device; use auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"--device {name!r} is not a device; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"--device {name} was asked for, but this machine (or this torch build) has no CUDA"

@@ -39,7 +39,9 @@ def configured(node: NodeConfig, graph: StageGraph, options: EngineOptions) -> N
     that it has not, and for chunks where none are gathered."""
     held = [*node.encoder, *node.ar, *node.codec]
     if unknown := [name for name in options.stages if name not in held]:
-        raise ConfigError(f"stages: {unknown[0]!r} is no stage of this checkpoint; it has {', '.join(held)}")
+        raise ConfigError(
+            f"stages: {unknown[0]!r} is not a stage of this checkpoint; it has {', '.join(held)}"
+        )
     for edge in options.edges:
         graph.changed(edge.source, edge.target, **edge.chosen)
     ar = {name: _drawing(name, config, options) for name, config in node.ar.items()}

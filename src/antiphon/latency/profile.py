@@ -199,7 +199,7 @@ class Profile(msgspec.Struct, frozen=True):
         if order.to not in self.links:
             known = ", ".join(sorted(self.links)) or "none"
             raise ConfigError(
-                f"the profile of {self.provenance.model!r} knows no link to {order.to!r} (it has: {known})"
+                f"the profile of {self.provenance.model!r} has no link to {order.to!r}; it has {known}"
             )
         return self.links[order.to].seconds(num_bytes)
 
@@ -236,7 +236,9 @@ class Profile(msgspec.Struct, frozen=True):
         try:
             profile = msgspec.json.decode(data, type=cls)
         except (msgspec.MsgspecError, AssertionError) as error:
-            raise ConfigError(f"{name} is no latency profile: {error}. Make one: antiphon profile") from None
+            raise ConfigError(
+                f"{name} is not a latency profile: {error}. Make one: antiphon profile"
+            ) from None
         if profile.version != VERSION:
             raise ConfigError(f"{name} has version {profile.version}, this program reads {VERSION}")
         return profile

@@ -87,7 +87,9 @@ class DecoderConfig:
                 f"config.json: {self.num_layers} layers, but a decoder has 1 to {MOST_LAYERS}: fetch it again"
             )
         if self.num_heads % self.num_kv_heads:
-            raise CheckpointError(f"{self.num_heads} heads are no multiple of {self.num_kv_heads} KV heads")
+            raise CheckpointError(
+                f"{self.num_heads} heads are not a multiple of {self.num_kv_heads} KV heads"
+            )
         if self.mrope_section is not None and sum(self.mrope_section) != self.head_dim // 2:
             raise CheckpointError(
                 f"mrope_section {self.mrope_section} must sum to half the head_dim {self.head_dim}"

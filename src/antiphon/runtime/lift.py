@@ -34,7 +34,7 @@ def lift(old: Path, new: Path) -> int:
         return _lift(frames(old), new)
     except (StopIteration, msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
         new.unlink(missing_ok=True)
-        raise ConfigError(f"{old} is no record of version 1, or damaged ({error!r})") from None
+        raise ConfigError(f"{old} is not a record of version 1, or it is damaged ({error!r})") from None
 
 
 def _lift(read: Iterator[bytes], new: Path) -> int:

@@ -110,7 +110,7 @@ def check_places(opened: Opened, options: EngineOptions) -> None:
         for stage in (link.source, link.target):
             if stage not in stages:
                 known = ", ".join(sorted(stages))
-                raise ConfigError(f"links: {stage!r} is no stage; stages are {known}")
+                raise ConfigError(f"links: {stage!r} is not a stage; stages are {known}")
         if link.source != link.target or link.source not in split:
             opened.graph.changed(link.source, link.target)
         if why := idle(opened.graph, opened.node.placed, link.source, link.target):

@@ -103,7 +103,7 @@ def check_new(path: Path) -> None:
     if path.exists() and not is_device(path):
         raise ConfigError(_exists(path))
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"cannot write the record {path}: {path.absolute().parent} is no directory")
+        raise ConfigError(f"cannot write the record {path}: {path.absolute().parent} is not a directory")
 
 
 def unused(path: Path) -> Path:
@@ -141,7 +141,7 @@ def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
             f"{path} cannot be read ({error.strerror}); name a file that `antiphon serve --record` wrote"
         ) from None
     except (StopIteration, msgspec.MsgspecError):
-        raise ConfigError(f"{path} is no record file (written by `antiphon serve --record`)") from None
+        raise ConfigError(f"{path} is not a record file (written by `antiphon serve --record`)") from None
     if header.version != VERSION:
         way = f", and `antiphon lift {path} NEW` makes one of it" if header.version == 1 else ""
         raise ConfigError(f"{path} has record version {header.version}; this program reads {VERSION}{way}")

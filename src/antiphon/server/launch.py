@@ -141,7 +141,7 @@ def _why_not(host: str, port: int) -> str:
             return "the port is taken; choose another --port, or 0 for any that is free"
         if error.errno == errno.EACCES:
             return "a port below 1024 needs rights that this process has not; choose another --port"
-        return f"{host!r} is no address of this machine; 0.0.0.0 stands for all of them (--host)"
+        return f"{host!r} is not an address of this machine; 0.0.0.0 stands for all of them (--host)"
     return "the port was taken or not allowed; choose another --port"
 
 

@@ -94,7 +94,9 @@ class BoundedMedia:
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             raise LimitExceeded("max_image_pixels", allowed, float("inf")) from None
         except UnidentifiedImageError:
-            raise ProtocolError(f"The image is none of {', '.join(IMAGE_FORMATS)}, or broken.") from None
+            raise ProtocolError(
+                f"The image is not one of {', '.join(IMAGE_FORMATS)}, or it is broken."
+            ) from None
         except Exception as error:  # headers can be broken in as many ways as bodies
             raise broken(error) from None
         if image.width * image.height > allowed:

@@ -46,7 +46,7 @@ class MediaFiles:
                 samples = self._read(file)
                 rate = file.samplerate
         except (soundfile.LibsndfileError, RuntimeError, TypeError, ValueError):
-            raise ProtocolError(f"The audio is none of {_names()}, or broken.") from None
+            raise ProtocolError(f"The audio is not one of {_names()}, or it is broken.") from None
         if len(samples) < LEAST_AUDIO_S * rate:
             raise ProtocolError(
                 f"The audio is {len(samples) / rate:.3f} s long; it has to be at least {LEAST_AUDIO_S:g} s.",
@@ -65,8 +65,8 @@ class MediaFiles:
             animation = self._pictures.opened(data)
         except ProtocolError:
             raise ProtocolError(
-                "The video is no animated GIF, PNG or WebP, or broken. Other containers are not decoded here:"
-                ' send their frames, {"type": "video", "video": [image URLs], "fps": …}.'
+                "The video is not an animated GIF, PNG or WebP, or it is broken. Other containers are not"
+                ' decoded here: send their frames, {"type": "video", "video": [image URLs], "fps": …}.'
             ) from None
         try:
             frames = list(self._sampled(animation, room))

@@ -211,7 +211,7 @@ def _tool_choice(asked: ChatRequest) -> str:
     if isinstance(choice, NamedTool):
         if choice.function.name not in names:
             raise ProtocolError(
-                f"tool_choice names {shown(choice.function.name)}, which is none of the tools.",
+                f"tool_choice names {shown(choice.function.name)}, which is not one of the tools.",
                 param="tool_choice",
             )
         return choice.function.name

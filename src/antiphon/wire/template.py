@@ -36,7 +36,9 @@ def read_template(asked: Mapping[str, Any] | None) -> str:
     check("max_template_variables", MAX_VARIABLES, len(asked), f"{PARAM} has too many")
     for name in asked:
         if not _NAME.fullmatch(name):
-            raise ProtocolError(f"{shown(name)} is no name of a variable: letters, digits, '_'.", param=PARAM)
+            raise ProtocolError(
+                f"{shown(name)} cannot name a variable: use letters, digits and '_'.", param=PARAM
+            )
         if name in RESERVED or name.endswith(RESERVED_ENDS):
             raise ProtocolError(
                 f"{name} is the server's own variable of the chat template: leave it out.",

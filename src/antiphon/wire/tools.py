@@ -129,7 +129,7 @@ def _read(raw: Any, at: str) -> FunctionTool:
     tool = converted(fields, FunctionTool, at)
     if not _NAME.fullmatch(tool.name) or tool.name in CHOICES:
         raise ProtocolError(
-            "A tool's name has 1 to 64 letters, digits, '_', '-' or '.', and is none of"
+            "A tool's name has 1 to 64 letters, digits, '_', '-' or '.', and is not one of"
             f" {', '.join(CHOICES)}; got {shown(tool.name)}.",
             param=f"{at}.name",
         )

@@ -63,7 +63,7 @@ class Explicit(Spec):
             for earlier in call.after:
                 if earlier not in seen:
                     raise ValueError(
-                        f"{name} is after {earlier!r}, which is none of the calls before it: {seen}"
+                        f"{name} is after {earlier!r}, which is not one of the calls before it: {seen}"
                     )
             seen.append(name)
         return self

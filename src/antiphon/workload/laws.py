@@ -34,7 +34,7 @@ Rng = np.random.Generator
 def a_number(value: object, info: ValidationInfo) -> object:
     """YAML's `yes` and '3' are no numbers here, whatever pydantic could make of them."""
     if isinstance(value, bool | str):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return value
 
 

@@ -36,7 +36,7 @@ def read_run(path: Path) -> Run:
     """A log of a run, folded. Raises ConfigError with file and line for what is no log."""
     run = fold(read(path))
     if run.started is None:
-        raise ConfigError(f"{path} is no log of a run: it does not begin with RunStarted")
+        raise ConfigError(f"{path} is not the log of a run: it does not begin with RunStarted")
     return run
 
 
@@ -109,6 +109,6 @@ def _point(path: Path, run: Run) -> Point:
     concurrency = concurrency_of(run)
     if missing or concurrency is None:
         raise ConfigError(
-            f"{path} is no point of a frontier: it lacks {', '.join(missing) or 'a bound concurrency'}"
+            f"{path} is not a point of a frontier: it lacks {', '.join(missing) or 'a bound concurrency'}"
         )
     return Point(label_of(run), concurrency, found[wanted[0]], found[wanted[1]])

@@ -67,7 +67,7 @@ class Cascade(Family):
         writer = import_module(graph.module).FAMILY if graph.module else None
         if not isinstance(writer, TextFamily):
             raise CheckpointError(
-                f"thinker: {thinker['model_type']!r} is no model that reads and writes text"
+                f"thinker: {thinker['model_type']!r} is not a model that reads and writes text"
             )
         return CascadeConfig(
             transcriber=WhisperConfig.from_dict(

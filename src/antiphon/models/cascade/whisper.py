@@ -128,7 +128,7 @@ def _prompt(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[i
         languages = generation.get("lang_to_id") or {}
         language = language if language in languages else f"<|{language}|>"
         if language not in languages:
-            raise CheckpointError(f"transcriber: generation_config.json knows no language {language}")
+            raise CheckpointError(f"transcriber: generation_config.json has no language {language}")
         ids += [languages[language], generation["task_to_id"]["transcribe"]]
     plain = generation.get("no_timestamps_token_id")
     return (*ids, plain) if plain is not None else tuple(ids)

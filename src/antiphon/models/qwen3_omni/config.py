@@ -181,7 +181,7 @@ class Section:
     def section(self, key: str) -> Section:
         value = self[key]
         if not isinstance(value, Mapping):
-            raise CheckpointError(f"config.json: {self.path}{key} is no object")
+            raise CheckpointError(f"config.json: {self.path}{key} is not an object")
         return Section(value, f"{self.path}.{key}" if self.path else key)
 
 
