@@ -62,7 +62,6 @@ def test_open(checkpoint: Checkpoint, tiny_checkpoint: Path) -> None:
     assert checkpoint.generation["talker_top_k"] == 50
     assert checkpoint.tensor_names == set(stored)
     assert checkpoint.num_bytes == sum(tensor.nbytes for tensor in stored.values())
-    assert checkpoint.num_parameters == sum(tensor.numel() for tensor in stored.values())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_require_reports_all_at_once(checkpoint: Checkpoint) -> None:
 
 
 def test_memory_is_compared_in_the_dtype_to_be_loaded(checkpoint: Checkpoint) -> None:
-    room = checkpoint.num_parameters * 2
+    room = sum(info.num_elements for info in checkpoint.tensors.values()) * 2
     check_memory(checkpoint, torch.bfloat16, room)
     with pytest.raises(CheckpointError, match=r"needs 0\.01 GiB .* only 0\.00 GiB"):
         check_memory(checkpoint, torch.float32, room)

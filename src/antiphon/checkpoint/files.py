@@ -120,11 +120,6 @@ class Checkpoint:
         """Bytes of all tensors as stored."""
         return sum(info.num_bytes for info in self.tensors.values())
 
-    @property
-    def num_parameters(self) -> int:
-        """Elements of all tensors."""
-        return sum(info.num_elements for info in self.tensors.values())
-
     def bytes_held(self, dtype: torch.dtype, *, keeps_blocks: bool) -> int:
         """Bytes of all tensors in memory, as `dtype`. keeps_blocks: quantised matrices stay so."""
         return sum(info.bytes_held(dtype, keeps_blocks=keeps_blocks) for info in self.tensors.values())

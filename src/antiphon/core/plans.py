@@ -107,7 +107,8 @@ class ArStep(msgspec.Struct, frozen=True, tag=True, eq=False):
     waits                 int64 (rows, tickets): CopyBlocks and MoveBlocks orders that bring blocks of a row;
                           each layer waits for its own part only
     leaves_at             int64 (rows, layers): rows of one token behind their prompt that stop before the
-                          attention of a layer and are parked there; they emit nothing
+                          attention of a layer and are parked there; they emit nothing. For piggyback
+                          (OmniServe): no policy that ships says so
     enters_at             int64 (rows, layers): parked rows that go on from the attention of the layer where
                           they stopped. Their token stands in the columns again as it did when they left; in
                           the same step they may leave at a later layer

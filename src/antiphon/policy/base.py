@@ -148,7 +148,8 @@ class StepView(Protocol):
     place: Ints
     """`Place`."""
     reload_s: Floats
-    """Until its KV is there if it is brought, what is queued before it included; nan: not known."""
+    """Until its KV is there if it is brought, what is queued before it included; nan: not known. For policies
+    of one's own: those that ship do not read it."""
     lead_s: Floats
     """Seconds until its consumer runs dry: what this stage and those behind it have made and the person
     has not heard (or read); inf: the client has stopped playing it; nan: not known."""

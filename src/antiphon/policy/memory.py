@@ -157,7 +157,8 @@ class Selection:
     """Whose KV moves, in order.
 
     count    blocks at most, of all owners together: more than are there is as many as are there
-    groups   KV groups that are evicted; None: all. The others stay where they are
+    groups   KV groups that are evicted; None: all. The others stay where they are. For policies of one's own:
+             those that ship evict all
     reach    of owners that are fetched: how many leading blocks shall be on the device; all of those that are
              not named
     wake_at  when to be asked again although nothing changes; None: once it does

@@ -169,7 +169,7 @@ class StageProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of those that run."""
+        """Of those that run. For tests that end one."""
         return {name: child.process.pid for name, child in self._children.items() if child.process}
 
     def restarts(self) -> Iterator[tuple[str, int]]:

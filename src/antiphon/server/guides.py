@@ -52,11 +52,6 @@ class GuideCheck:
     async def _learn(self, guide: Guide, key: int | None) -> ProtocolError | None:
         return await self._turns.run(key, self._learnt, guide)
 
-    def close(self) -> None:
-        """End the process; the next guide starts another."""
-        if self._child is not None:
-            _end(self._child)
-
     def _learnt(self, guide: Guide) -> ProtocolError | None:
         """In the thread."""
         if guide not in self._known:
