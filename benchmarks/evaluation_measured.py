@@ -13,7 +13,7 @@ from antiphon.bench.experiment import measure
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.servers import Launch, Servers
 from antiphon.bench.servers import Target as Server
-from antiphon.bench.target import Pace, Target, model_of
+from antiphon.bench.target import DrivenServer, Pace, model_of
 from antiphon.metrics.names import Metric
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.rows import ResponseRow
@@ -61,7 +61,7 @@ async def measured_run(checkpoint: str, work: Path, system: str, barge_in: float
     host = ("--host-kv-tokens", str(HOST_KV_TOKENS)) if system == "fcfs+lru" else ()
     launch = Launch(checkpoint, (*SERVE, *host, "--record", str(record.absolute())), work)
     async with Servers(launch) as servers, servers.ready(Server(name, preset="fcfs")) as server:
-        target = Target(server.url, await model_of(server.url))
+        target = DrivenServer(server.url, await model_of(server.url))
         await _play(target, workload(barge_in, 1, 1), 1, work / f"{name}-alone.jsonl")
         num_alone = sum(bool(row.audio_at_s.size) for row in _rows(work / f"{name}-alone.jsonl"))
         before = server_metrics.sample(target)
@@ -75,7 +75,7 @@ async def measured_run(checkpoint: str, work: Path, system: str, barge_in: float
     }
 
 
-async def _play(target: Target, people: Workload, seed: int, path: Path) -> None:
+async def _play(target: DrivenServer, people: Workload, seed: int, path: Path) -> None:
     with LogWriter(path, force=True) as log:
         reason = await measure(people, seed, target, Pace(), log, None)
     assert reason == "finished", f"the run ended early: {reason}; see {path}"

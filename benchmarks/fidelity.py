@@ -45,7 +45,7 @@ from antiphon.bench.experiment import measure
 from antiphon.bench.logfile import LogWriter
 from antiphon.bench.servers import Launch, Servers
 from antiphon.bench.servers import Target as Server
-from antiphon.bench.target import Pace, Target, model_of
+from antiphon.bench.target import DrivenServer, Pace, model_of
 from antiphon.cli.profile import measured as measured_profile
 from antiphon.core.config import EngineOptions
 from antiphon.engine.load import Engine
@@ -93,7 +93,7 @@ def workload(load: str, num_sessions: int | None = None) -> Workload:
 
 async def play(url: str, load: str, seed: int, path: Path, num_sessions: int | None = None) -> Figures:
     """People over the wire; the run's figures, and the steps that it took."""
-    target = Target(url, await model_of(url))
+    target = DrivenServer(url, await model_of(url))
     before = server_metrics.sample(target)
     with LogWriter(path, force=True) as log:
         reason = await measure(workload(load, num_sessions), seed, target, Pace(), log, None)

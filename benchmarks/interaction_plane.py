@@ -36,7 +36,7 @@ from antiphon.core.facts import Fact
 from antiphon.core.plans import Decision
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.interaction.next_use import NextUse
+from antiphon.interaction.next_use import NextUseTimes
 from antiphon.latency.finding import find_costs
 from antiphon.metrics.log import RunStarted
 from antiphon.metrics.recorder import fold
@@ -52,7 +52,7 @@ PIPELINES = 4
 SIZES = Sizes(kv_tokens=16384, host_kv_tokens=262144)
 FOLDS: dict[type, tuple[str, ...]] = {
     Monitor: ("observe", "hear"),
-    NextUse: ("observe", "hear", "rests"),
+    NextUseTimes: ("observe", "hear", "rests"),
     Frontier: ("take", "free", "begin", "play", "fall_silent", "stop", "end_speech", "make", "sound"),
 }
 NOBODY = RunStarted(

@@ -25,7 +25,7 @@ from antiphon.bench import provenance
 from antiphon.bench.cost import TICK_S, LoopLag
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.run import run
-from antiphon.bench.target import Pace, Target, get
+from antiphon.bench.target import DrivenServer, Pace, get
 from antiphon.bench.voice import Voices
 from antiphon.core.rng import stream
 from antiphon.metrics.log import AudioDelta, ResponseEnded, SessionEnded
@@ -58,7 +58,7 @@ async def measured(
     with tempfile.TemporaryDirectory() as directory:
         with LogWriter(Path(directory) / "run.jsonl") as log:
             cpu_s, wall_s = time.process_time(), time.monotonic()
-            await run(Target(url, "fake/echo"), people(), pace, log)
+            await run(DrivenServer(url, "fake/echo"), people(), pace, log)
             cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - wall_s
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

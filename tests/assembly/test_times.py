@@ -20,7 +20,7 @@ from antiphon.latency.costs import Times
 from antiphon.latency.finding import find_costs
 from antiphon.latency.shapes import find_shape
 from antiphon.policy.base import Budget, Place, StepChoice, StepView
-from antiphon.policy.memory import KvView, Lane, Selection
+from antiphon.policy.memory import KvView, LaneState, Selection
 from antiphon.policy.prefill_first import PrefillFirst
 from antiphon.policy.write_back import WriteBack
 from fakes.world import World, toy_config
@@ -35,7 +35,7 @@ class Seeing:
 
     name = "seeing"
     candidates: ClassVar[list[tuple[int, float]]] = []
-    lanes: ClassVar[list[tuple[Lane, Lane, float]]] = []
+    lanes: ClassVar[list[tuple[LaneState, LaneState, float]]] = []
 
     def __init__(self) -> None:
         self._step, self._write = PrefillFirst(), WriteBack()

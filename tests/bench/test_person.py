@@ -11,7 +11,7 @@ import pytest
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.pictures import frame_urls
 from antiphon.bench.run import run
-from antiphon.bench.target import Pace, Target
+from antiphon.bench.target import DrivenServer, Pace
 from antiphon.metrics.log import (
     AckSent,
     AudioDelta,
@@ -44,7 +44,7 @@ async def met(
     person = PersonScript(
         "ann", 0.0, 3, turns, Acks(0.05), reading_tokens_per_s=20.0, instructions="Be kind."
     )
-    target = Target(server.url, "fake/echo", acks=acks)  # type: ignore[arg-type]
+    target = DrivenServer(server.url, "fake/echo", acks=acks)  # type: ignore[arg-type]
     with LogWriter(path / "run.jsonl") as log:
         assert await run(target, iter([person]), Pace(**pace), log) == "finished"
     return list(read(path / "run.jsonl"))
@@ -108,7 +108,7 @@ async def test_reports_get_lost(tmp_path: Path) -> None:
     async with FakeServer(Manner(reply_s=1.0)) as server:
         lossy = PersonScript("ann", 0.0, 3, (TurnScript(0.0, SAID),), Acks(0.02, jitter_s=0.02, loss=0.5))
         with LogWriter(tmp_path / "run.jsonl") as log:
-            await run(Target(server.url, "fake/echo"), iter([lossy]), Pace(), log)
+            await run(DrivenServer(server.url, "fake/echo"), iter([lossy]), Pace(), log)
     gaps_ms = np.diff([event["played_ms"] for event in server.of("playback.ack")])
     assert 5 <= len(gaps_ms) <= 25
     assert gaps_ms.max() > 50

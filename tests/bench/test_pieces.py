@@ -10,7 +10,7 @@ import pytest
 from antiphon.bench.experiment import Changes, workload_of
 from antiphon.bench.server_metrics import parse
 from antiphon.bench.tables import shown, spreads_table, values_table
-from antiphon.bench.target import Target, root
+from antiphon.bench.target import DrivenServer, root
 from antiphon.core.errors import ConfigError
 from antiphon.people.downlink import pcm_bytes
 
@@ -30,7 +30,7 @@ def test_one_server_by_many_names(url: str) -> None:
 
 
 def test_addresses() -> None:
-    assert Target("https://host/a/v1", "org/my model").realtime_uri == (
+    assert DrivenServer("https://host/a/v1", "org/my model").realtime_uri == (
         "wss://host/a/v1/realtime?model=org%2Fmy+model"
     )
     with pytest.raises(ConfigError, match="host:8000"):

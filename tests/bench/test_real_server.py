@@ -6,7 +6,7 @@ from pathlib import Path
 
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.run import run
-from antiphon.bench.target import Pace, Target, model_of
+from antiphon.bench.target import DrivenServer, Pace, model_of
 from antiphon.metrics.log import AudioDelta, ErrorSeen, ResponseEnded, ServerSampled, SessionEnded, TextDelta
 from antiphon.workload.script import JobCall, JobScript, PersonScript, Script, TurnScript, Voiced
 from bench.events import of
@@ -22,7 +22,7 @@ async def test_people_and_a_job(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ]
     scripts.append(JobScript("sum", 0.0, (JobCall("Sum it up.", 4),)))
     async with serving(greedy(tiny_checkpoint, tmp_path / "greedy"), tmp_path / "run.record") as url:
-        target = Target(url, await model_of(url))
+        target = DrivenServer(url, await model_of(url))
         with LogWriter(tmp_path / "run.jsonl") as log:
             assert await run(target, iter(scripts), Pace(concurrency=3), log) == "finished"
     events = list(read(tmp_path / "run.jsonl"))

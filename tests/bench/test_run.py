@@ -16,7 +16,7 @@ from antiphon.bench import target
 from antiphon.bench.logfile import LogUnwritable, LogWriter, read
 from antiphon.bench.progress import RunProgress
 from antiphon.bench.run import run
-from antiphon.bench.target import Pace, Target, model_of
+from antiphon.bench.target import DrivenServer, Pace, model_of
 from antiphon.core.errors import ConfigError
 from antiphon.metrics.log import (
     ClientSampled,
@@ -48,7 +48,7 @@ def people(spacing_s: float = 0.0, speech_s: float = 0.1) -> Iterator[Script]:
 
 async def play(path: Path, server: FakeServer, scripts: Iterator[Script], pace: Pace) -> list[Event]:
     with LogWriter(path / "run.jsonl") as log:
-        reason = await run(Target(server.url, "fake/echo"), scripts, pace, log)
+        reason = await run(DrivenServer(server.url, "fake/echo"), scripts, pace, log)
     events = list(read(path / "run.jsonl"))
     assert isinstance(events[-1], RunEnded)
     assert events[-1].reason == reason
@@ -80,7 +80,7 @@ async def test_a_log_that_cannot_be_written_ends_the_run(
         monkeypatch.setattr(log, fails, full)
         async with FakeServer(Manner(reply_s=0.1)) as server:
             with pytest.raises(LogUnwritable) as raised:
-                await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=2), log)
+                await run(DrivenServer(server.url, "fake/echo"), people(), Pace(concurrency=2), log)
     assert raised.value is failure
 
 
@@ -180,7 +180,7 @@ async def test_nobody_there(tmp_path: Path) -> None:
     async with FakeServer() as server:
         url = server.url
     with LogWriter(tmp_path / "run.jsonl") as log:
-        assert await run(Target(url, "fake/echo"), people(), Pace(concurrency=1), log) == "server_lost"
+        assert await run(DrivenServer(url, "fake/echo"), people(), Pace(concurrency=1), log) == "server_lost"
     assert [type(event) for event in read(tmp_path / "run.jsonl")] == [RunEnded]
     with pytest.raises(ConfigError, match="names no model"):
         await model_of(url)
@@ -229,10 +229,10 @@ async def test_what_is_wrong_for_all_shows_at_once(tmp_path: Path) -> None:
     with_vad = Pace(concurrency=1, turn_detection="server_vad")
     async with FakeServer(Manner(has_vad=False)) as server:
         with LogWriter(tmp_path / "vad.jsonl") as log, pytest.raises(ConfigError, match=r"update: no"):
-            await run(Target(server.url, "fake/echo"), people(), with_vad, log)
+            await run(DrivenServer(server.url, "fake/echo"), people(), with_vad, log)
         assert list(read(tmp_path / "vad.jsonl"))[-1].reason == "failed"  # type: ignore[union-attr]
         with LogWriter(tmp_path / "model.jsonl") as log, pytest.raises(ConfigError, match=r"404.*not exist"):
-            await run(Target(server.url, "other"), people(), Pace(concurrency=1), log)
+            await run(DrivenServer(server.url, "other"), people(), Pace(concurrency=1), log)
         assert await model_of(server.url) == "fake/echo"
 
 
@@ -266,7 +266,9 @@ async def test_progress_tells_what_is_going_on(tmp_path: Path) -> None:
     progress = RunProgress(Console(file=io.StringIO()))
     async with FakeServer(Manner(reply_s=0.3, gap_s=0.3)) as server:
         with progress, LogWriter(tmp_path / "run.jsonl", watch=progress.saw) as log:
-            await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=2), log)
+            await run(
+                DrivenServer(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=2), log
+            )
     line = progress.line(12.0)
     assert "0 sessions  2 replies, 0 of them failed  TTFP p90 0." in line
     assert "2 gaps  0 refused  0 errors" in line
@@ -297,7 +299,9 @@ async def test_progress_tells_why_people_were_refused(tmp_path: Path) -> None:
     progress = RunProgress(Console(file=io.StringIO()))
     async with FakeServer(Manner(reply_s=0.1, num_refusals=3)) as server:
         with progress, LogWriter(tmp_path / "run.jsonl", watch=progress.saw) as log:
-            await run(Target(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=1), log)
+            await run(
+                DrivenServer(server.url, "fake/echo"), people(), Pace(concurrency=1, num_sessions=1), log
+            )
     (line,) = progress.refusals()
     assert line.startswith("refused 2 times, the last one with HTTP 503: ")
     assert "2 refused" in progress.line(12.0)

@@ -24,7 +24,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut, TurnOutput, WordsHeard
 from antiphon.engine.load import Engine
 from antiphon.metrics.names import Metric
-from antiphon.runtime.driver import Driver, Recorder
+from antiphon.runtime.driver import DecisionRecorder, Driver
 
 WAIT_S = 30.0
 """Far longer than a step: a wait that nothing ends shows as a test that hangs."""
@@ -55,7 +55,7 @@ class Said:
 class Talk:
     """Overrides replace fields of every AR stage's config, or of one: `thinker={"stop_ids": (7,)}`."""
 
-    def __init__(self, engine: Engine, recorder: Recorder | None = None, **overrides: Any) -> None:
+    def __init__(self, engine: Engine, recorder: DecisionRecorder | None = None, **overrides: Any) -> None:
         stages = {
             name: msgspec.structs.replace(
                 config,

@@ -19,7 +19,7 @@ from antiphon.core.facts import (
     SessionOpened,
     TurnAdvised,
 )
-from antiphon.flow.advance import Prepared
+from antiphon.flow.advance import PreparedTokens
 from antiphon.metrics.names import Metric
 from antiphon.policy.base import Refuse
 from antiphon.runtime.record import RecordWriter, replay
@@ -48,10 +48,10 @@ def advise(world: World, session: str = "ann", **fields: object) -> str:
     return world.advised[-1].turn
 
 
-def prepared(world: World) -> Prepared:
+def prepared(world: World) -> PreparedTokens:
     stats = world.node.stats()
     kinds = (Metric.PREPARED_TOKENS, Metric.PREPARED_USED, Metric.PREPARED_WASTED)
-    return Prepared(*(int(stats[kind.of(world.entry.name)]) for kind in kinds))
+    return PreparedTokens(*(int(stats[kind.of(world.entry.name)]) for kind in kinds))
 
 
 def opened(depth: int = 0, **sizes: object) -> World:
@@ -185,7 +185,7 @@ def test_none_begins_while_a_reply_is_made() -> None:
     world.turn()
     assert advise(world, "bob") == "busy"
     world.run()
-    assert prepared(world) == Prepared()
+    assert prepared(world) == PreparedTokens()
     assert advise(world, "bob") == "begun"
     finished(world)
 
@@ -215,7 +215,7 @@ def test_it_takes_only_blocks_that_hold_nothing() -> None:
     assert spare * 4 < 4 * 16, "it fits only if the other past leaves"
     assert advise(world, "bob") == "begun"
     world.run()
-    assert prepared(world) == Prepared()
+    assert prepared(world) == PreparedTokens()
     assert world.entry.kv.resting.get("ann") is resting
     assert world.entry.kv.resting.num_evicted_blocks == 0
     ask(world, "r1", "bob")

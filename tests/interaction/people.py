@@ -1,4 +1,4 @@
-"""People who talk, report and wait: what a node tells `NextUse` of them."""
+"""People who talk, report and wait: what a node tells `NextUseTimes` of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from antiphon.core.facts import Fact, ResponseRequested, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, Usage
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.interaction.next_use import NextUse
+from antiphon.interaction.next_use import NextUseTimes
 
 
 class People:
@@ -15,7 +15,7 @@ class People:
     def __init__(self, *sessions: str) -> None:
         self.frontier = Frontier(3, 0.08)
         self.monitor = Monitor(self.frontier)
-        self.next_use = NextUse(self.monitor, self.frontier)
+        self.next_use = NextUseTimes(self.monitor, self.frontier)
         self.order = self.next_use.order()
         for session in sessions:
             self.tell(SessionOpened(session), 0.0)

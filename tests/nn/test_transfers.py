@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from antiphon.nn.attention import LayerKv, PagedBatch
-from antiphon.nn.transfers import Exchange, Left, Transfers
+from antiphon.nn.transfers import Exchange, LayerExchanges, Left
 
 
 class Halves:
@@ -30,7 +30,7 @@ def through(exchange: Exchange, num_staying: int) -> tuple[Tensor, dict[int, Lef
     ones = torch.ones(4, 1)
     pages = torch.zeros(1, 4, 1, 1), torch.zeros(1, 4, 1, 1)
     batch = PagedBatch.build([1] * num_staying, list(range(num_staying)), [[0]] * num_staying, 4)
-    transfers = Transfers([exchange] * 6)
+    transfers = LayerExchanges([exchange] * 6)
     out = transfers.through(5, Halves(), (x, ones, ones), LayerKv(*pages, batch), lambda q, *_: 10 * q)
     return out.flatten(), transfers.left, pages[0].flatten()
 

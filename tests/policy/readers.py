@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 
 from antiphon.policy.base import Budget, StepChoice, StepView
-from antiphon.policy.memory import KvState, KvView, Lane
+from antiphon.policy.memory import KvState, KvView, LaneState
 from antiphon.policy.token_buffer import TokenBuffer
 from policy.views import stage
 
 NOW = 10.0
-LANE = Lane(0, 0.0, 0.001)
+LANE = LaneState(0, 0.0, 0.001)
 
 
 def told(policy: TokenBuffer, view: StepView, now: float = NOW) -> StepChoice:
@@ -66,8 +66,8 @@ class Kv:
     num_below: int = 100
     size_below: int = 200
     num_blocks: int = 64
-    back: Lane = LANE
-    out: Lane = LANE
+    back: LaneState = LANE
+    out: LaneState = LANE
     step_s: float = nan
 
     @property

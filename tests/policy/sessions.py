@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import inf, nan
 from typing import NamedTuple, cast
 
-from antiphon.policy.memory import KvState, KvView, Lane
+from antiphon.policy.memory import KvState, KvView, LaneState
 
 NOW = 100.0
-LANE = Lane(0, 0.0, 0.01)
+LANE = LaneState(0, 0.0, 0.01)
 
 
 class Held(NamedTuple):
@@ -36,8 +36,8 @@ class Kv:
     num_free: int = 160
     num_below: int = 1000
     num_blocks: int = 160
-    back: Lane = LANE
-    out: Lane = LANE
+    back: LaneState = LANE
+    out: LaneState = LANE
     step_s: float = nan
     expects_at: float = inf
     incoming: dict[str, int] = field(default_factory=dict[str, int])

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 
 from antiphon.core.errors import ConfigError
-from antiphon.policy.memory import NOTHING, KvState, Lane, Selection
+from antiphon.policy.memory import NOTHING, KvState, LaneState, Selection
 from antiphon.policy.next_use import LOOK, NextUse
 from policy.sessions import NOW, Held, Kv, known
 
@@ -171,9 +171,9 @@ def test_what_will_leave_soon_is_written_beside_the_step() -> None:
     assert NextUse().decide_write(kv.view, NOW).count == 160, "there is no step"
     policy, kv.step_s = NextUse(), nan
     assert policy.decide_write(kv.view, NOW).count == 1, "its time is not known"
-    kv.step_s, kv.out = 0.05, Lane(0, 0.0, nan)
+    kv.step_s, kv.out = 0.05, LaneState(0, 0.0, nan)
     assert policy.decide_write(kv.view, NOW).count == 1
-    kv.out = Lane(1, nan, nan)
+    kv.out = LaneState(1, nan, nan)
     assert policy.decide_write(kv.view, NOW).count == 0, "its answer says how long one takes"
     assert (policy.events["step_unknown"], policy.events["link_unknown"]) == (1, 2)
     kv.num_free = 21

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.policy.memory import KvState, Lane, Selection
+from antiphon.policy.memory import KvState, LaneState, Selection
 from antiphon.policy.next_use import LOOK, PROBE_BLOCKS, RETRY_S, NextUse
 from policy.sessions import NOW, Held, Kv, known
 
@@ -114,10 +114,10 @@ def test_it_is_asked_again_when_an_announced_turn_is_near() -> None:
 
 def test_over_a_link_of_unknown_speed_one_order_goes_at_a_time() -> None:
     policy = NextUse()
-    kv = Kv(known("a", "b", due_s=NOW), coming=("a", "b"), away={"a": 50, "b": 5}, back=Lane())
+    kv = Kv(known("a", "b", due_s=NOW), coming=("a", "b"), away={"a": 50, "b": 5}, back=LaneState())
     selection = fetched(kv, policy)
     assert (list(selection.owners), selection.reach) == (["a"], {"a": 10 + PROBE_BLOCKS})
-    kv.back = Lane(PROBE_BLOCKS, nan, nan)
+    kv.back = LaneState(PROBE_BLOCKS, nan, nan)
     assert policy.decide_fetch(kv.view, NOW).count == 0, "its answer says more"
     assert counted(policy) == {"partial": 1, "link_unknown": 2}, "each preload is counted once"
 
@@ -167,15 +167,19 @@ BEHIND = LEFT.replace("its", "0.90 s of others go before them, its")
     ("options", "told", "words"),
     [
         ({}, {}, f"brought: {LEFT}"),
-        ({}, {"back": Lane(0, 0.895, 0.01)}, f"too late for all, 10 are brought: {BEHIND}"),
-        ({}, {"back": Lane(0, 1.5, 0.01)}, f"too late: {BEHIND.replace('0.90', '1.50')}"),
+        ({}, {"back": LaneState(0, 0.895, 0.01)}, f"too late for all, 10 are brought: {BEHIND}"),
+        ({}, {"back": LaneState(0, 1.5, 0.01)}, f"too late: {BEHIND.replace('0.90', '1.50')}"),
         (
             {},
-            {"back": Lane(0, 0.0, 0.06)},
+            {"back": LaneState(0, 0.0, 0.06)},
             f"too late for all, 16 are brought: {LEFT.replace('0.20', '1.20')}",
         ),
-        ({}, {"back": Lane()}, "the first 20 of 20 blocks are brought: the link's speed is not known yet"),
-        ({}, {"back": Lane(1, nan, nan)}, "put off: the link's speed is not known yet"),
+        (
+            {},
+            {"back": LaneState()},
+            "the first 20 of 20 blocks are brought: the link's speed is not known yet",
+        ),
+        ({}, {"back": LaneState(1, nan, nan)}, "put off: the link's speed is not known yet"),
         ({}, {"wanted": ("b",)}, "put off: a request waits for the link"),
         ({"protects": 0.1}, {}, "not brought: what is kept for others fills 10% of the device's blocks"),
         ({"preload": False}, {}, "it comes when a request waits for it (preload is off)"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon.policy.base import BEST_EFFORT, LATENCY
-from antiphon.policy.memory import Lane
+from antiphon.policy.memory import LaneState
 from antiphon.policy.rounds import SOON_S
 from antiphon.policy.token_buffer import TokenBuffer
 from policy.readers import NOW, Kv, Takes, crowded, told
@@ -39,7 +39,7 @@ def test_who_takes_longer_than_an_interval_to_go_on_is_worth_more_than_who_is_a_
 def test_going_on_costs_what_the_device_lacks_and_not_what_it_has() -> None:
     """A hundredth of a second for each block of four tokens. All but the last token of the first is there."""
     policy = TokenBuffer()
-    policy.decide_fetch(Kv(back=Lane(0, 0.0, 0.01)).view, NOW)
+    policy.decide_fetch(Kv(back=LaneState(0, 0.0, 0.01)).view, NOW)
     view = stage(0, 2, begun=[1, 1], tokens=[1, 33], needs=[9, 9])
     assert policy._rounds._overhead_s(view, 0.0) - SOON_S == pytest.approx([0.0, 0.08])
 

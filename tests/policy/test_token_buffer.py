@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError
 from antiphon.policy.base import BEST_EFFORT, LATENCY
-from antiphon.policy.memory import Lane
+from antiphon.policy.memory import LaneState
 from antiphon.policy.token_buffer import TokenBuffer
 from policy.readers import NOW, Kv, Takes, crowded, told
 from policy.views import stage
@@ -56,7 +56,7 @@ def test_nobody_gives_way_who_would_run_dry_before_they_are_back() -> None:
     assert told(TokenBuffer(), crowded(lead_s=[0.8, 0.2, nan])).preempt.tolist() == [0]
     assert told(TokenBuffer(safety=20), crowded()).preempt.tolist() == []
     policy = TokenBuffer()
-    policy.decide_fetch(Kv(back=Lane(0, 1.0, 0.6), out=Lane(0, 1.0, 0.1)).view, NOW)
+    policy.decide_fetch(Kv(back=LaneState(0, 1.0, 0.6), out=LaneState(0, 1.0, 0.1)).view, NOW)
     assert told(policy, crowded()).preempt.tolist() == []
 
 
@@ -71,7 +71,7 @@ def test_what_is_not_written_as_it_comes_has_to_be_written_before_others_are_bro
     """8 blocks of half a second each way."""
     for write, preempted in ((True, [0]), (False, [])):
         policy = TokenBuffer(write=write)
-        policy.decide_fetch(Kv(back=Lane(0, 0.0, 0.5), out=Lane(0, 0.0, 0.5)).view, NOW)
+        policy.decide_fetch(Kv(back=LaneState(0, 0.0, 0.5), out=LaneState(0, 0.0, 0.5)).view, NOW)
         assert told(policy, crowded()).preempt.tolist() == preempted
 
 

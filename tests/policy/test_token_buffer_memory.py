@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.policy.base import Place, StepView
-from antiphon.policy.memory import NOTHING, KvState, Lane
+from antiphon.policy.memory import NOTHING, KvState, LaneState
 from antiphon.policy.token_buffer import SOON_S, TokenBuffer
 from policy.readers import NOW, Kv, Takes, crowded, told
 from policy.views import stage
@@ -118,10 +118,10 @@ def test_what_is_computed_sooner_than_brought_is_not_brought() -> None:
         return not view.ready[2]
 
     assert has_it_go_on(NOW), "for a look at its KV"
-    kv = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.1))
+    kv = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=LaneState(0, 0.0, 0.1))
     assert list(policy.decide_fetch(kv.view, NOW).owners) == []
     assert policy.events["computed"] == 1
-    quick = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=Lane(0, 0.0, 0.0001))
+    quick = Kv(requests={"c": 102}, waits=("c",), away={"c": 4}, back=LaneState(0, 0.0, 0.0001))
     for later_s in (0.0, 0.6, 1.2):
         assert later_s == 0.0 or not has_it_go_on(NOW + later_s), "whatever rounds come, it is not held again"
         assert list(policy.decide_fetch(quick.view, NOW + later_s).owners) == [], (
@@ -154,7 +154,7 @@ def test_what_is_on_its_way_over_a_slow_link_is_not_given_up_for_another() -> No
     assert next(iter(policy._plan.resumes.requests)) == 102  # type: ignore[union-attr]
     kv = Kv(requests={"c": 102, "d": 103}, waits=("c", "d"), away={"c": 6, "d": 6})
     assert "c" in list(policy.decide_fetch(kv.view, NOW).owners)
-    kv.back = Lane(6, 2.0, 0.3)
+    kv.back = LaneState(6, 2.0, 0.3)
     policy.decide_fetch(kv.view, NOW)
     later = stage(
         1,

@@ -15,7 +15,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import AudioOut, ResponseEnded, Usage
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.interaction.next_use import NEAR_S, NextUse
+from antiphon.interaction.next_use import NEAR_S, NextUseTimes
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
 from antiphon.policy.memory import KvState, Selection
 from fakes.early import WriteEarly
@@ -122,11 +122,11 @@ def test_a_full_host_keeps_the_front_of_what_was_used_last() -> None:
     assert np.all(stage.rows.request == -1)
 
 
-def known_people(*sessions: str) -> NextUse:
+def known_people(*sessions: str) -> NextUseTimes:
     """Of open sessions whose person has just heard a reply of one second, each a second after the other."""
     frontier = Frontier(1, 0.0)
     monitor = Monitor(frontier)
-    next_use = NextUse(monitor, frontier)
+    next_use = NextUseTimes(monitor, frontier)
     for at, session in enumerate(sessions):
         for fact in (SessionOpened(session), ResponseRequested(session, f"r-{session}", "item")):
             monitor.observe(fact, float(at))

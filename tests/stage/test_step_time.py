@@ -29,13 +29,13 @@ from antiphon.policy.unlimited import Unlimited
 from antiphon.policy.unpaced import Unpaced
 from antiphon.policy.write_back import WriteBack
 from antiphon.stage.ar import ArRequest, ArScheduler
-from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S, Beside, Patience, patience
+from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S, Beside, WaitBounds, patience
 from antiphon.stage.candidates import Surroundings
 from antiphon.stage.codec import CodecScheduler
 from antiphon.stage.policies import StagePolicies
 
 KV = KvPolicies(Lru(), WriteBack(), OnDemand())
-NOBODY = Patience()
+NOBODY = WaitBounds()
 PERSON, JOB = int(Tier.LATENCY), int(Tier.BEST_EFFORT)
 
 
@@ -349,7 +349,7 @@ def test_a_job_without_a_promise_bounds_nothing() -> None:
 
 
 def test_how_long_a_reply_can_wait() -> None:
-    def of(tier: int, tpot_s: float, lead_s: float, begun: bool) -> Patience:
+    def of(tier: int, tpot_s: float, lead_s: float, begun: bool) -> WaitBounds:
         return patience(ints([tier]), np.array([tpot_s]), np.array([lead_s]), np.array([begun]))
 
     assert of(PERSON, inf, nan, True) == (inf, USUAL_S, inf)
@@ -367,16 +367,16 @@ def test_of_all_on_a_device_the_least_counts() -> None:
     beside, budget = Beside(), Budget(10, 10)
     assert beside.bounded("unit 0", budget, 0.0) == budget, "nobody lives there"
     for number, seconds in enumerate((0.5, 0.2, 0.3)):
-        beside.tell(f"unit {number}", lambda now, least_s=seconds: Patience(inf, inf, least_s + now))
+        beside.tell(f"unit {number}", lambda now, least_s=seconds: WaitBounds(inf, inf, least_s + now))
     beside.read("unit 0", 3.0)
     assert beside.bounded("unit 0", budget, 4.0) == Budget(10, 10, 4.2, unread_s=1.0)
     assert beside.bounded("unit 2", budget, 4.0).unread_s == inf, "it has read none"
-    beside.tell("unknown", lambda now: Patience(inf, 4.1))
+    beside.tell("unknown", lambda now: WaitBounds(inf, 4.1))
     assert beside.bounded("unit 0", budget, 4.0) == Budget(10, 10, 4.1), "who is not known to have a lead"
-    beside.tell("unknown", lambda now: Patience())
-    beside.tell("promised", lambda now: Patience(5.0))
+    beside.tell("unknown", lambda now: WaitBounds())
+    beside.tell("promised", lambda now: WaitBounds(5.0))
     assert beside.bounded("unit 0", budget, 4.0) == Budget(10, 10, 4.2), "a promise holds for every step"
-    beside.tell("unit 1", lambda now: Patience())
+    beside.tell("unit 1", lambda now: WaitBounds())
     assert beside.bounded("unit 0", budget, 4.8).seconds == 5.0
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from antiphon.policy.memory import Lane
+from antiphon.policy.memory import LaneState
 from antiphon.stage.kv_asks import unknown
 from antiphon.stage.tier_views import View
 
@@ -34,7 +34,7 @@ class Owners:
 
 def view_of(owners: Owners) -> View:
     kv, none = cast("Any", SimpleNamespace(resting=SimpleNamespace(owners=owners))), cast("Any", None)
-    return View("device", 0, kv, none, none, 0.0, None, {}, lambda to: Lane(), unknown, False)
+    return View("device", 0, kv, none, none, 0.0, None, {}, lambda to: LaneState(), unknown, False)
 
 
 @pytest.mark.parametrize(("taken", "most"), [(1, 8), (8, 8), (9, 24), (100, 400)])

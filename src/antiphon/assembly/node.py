@@ -28,7 +28,7 @@ from antiphon.flow.stages import Scheduler, Stages
 from antiphon.flow.words import Words
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.interaction.next_use import NextUse
+from antiphon.interaction.next_use import NextUseTimes
 from antiphon.metrics.names import Metric
 from antiphon.policy.base import soonest
 from antiphon.stage.ar import ArScheduler
@@ -67,7 +67,7 @@ class Node:
         speaks = any(self.graph.stage(name).speaks for name in (*config.ar, *config.codec))
         self.monitor = Monitor(self.frontier, speaks)
         people = self.monitor, self.frontier
-        self.next_use = NextUse(*people)
+        self.next_use = NextUseTimes(*people)
         self._times = NodeTimes(self.config, units)
         make = maker(self.graph, config, preset, self.frontier, self.next_use, self._times)
         self._observer = observer

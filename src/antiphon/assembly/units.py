@@ -14,7 +14,7 @@ from antiphon.core.graph import Stage, StageGraph, StageKind
 from antiphon.flow.stages import Scheduler
 from antiphon.graphs import find_graph
 from antiphon.interaction.frontier import Frontier
-from antiphon.interaction.next_use import NextUse
+from antiphon.interaction.next_use import NextUseTimes
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.candidates import RowsInUse, Surroundings
 from antiphon.stage.codec import CodecScheduler
@@ -78,7 +78,7 @@ def maker(
     config: NodeConfig,
     preset: Preset,
     frontier: Frontier,
-    next_use: NextUse,
+    next_use: NextUseTimes,
     times: NodeTimes,
 ) -> Callable[[Unit], Scheduler]:
     """Makes a unit's scheduler, bare: when a node begins, and when a unit is lost."""

@@ -19,7 +19,7 @@ from antiphon.flow.response import Phase, ResponseState
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
-from antiphon.interaction.next_use import NextUse
+from antiphon.interaction.next_use import NextUseTimes
 
 KEPT_STEPS = 256
 """Steps that one snapshot can show; of more, the last ones."""
@@ -32,7 +32,7 @@ class Watch:
     def __init__(
         self,
         stages: Stages,
-        people: tuple[Monitor, Frontier, NextUse],
+        people: tuple[Monitor, Frontier, NextUseTimes],
         responses: Mapping[int, ResponseState],
         requests: Mapping[int, ResponseState],
     ) -> None:

@@ -16,8 +16,7 @@ from antiphon.bench.experiment import measure
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.progress import RunProgress
 from antiphon.bench.servers import Target
-from antiphon.bench.target import Pace, model_of, root
-from antiphon.bench.target import Target as Driven
+from antiphon.bench.target import DrivenServer, Pace, model_of, root
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.summary import figures
 from antiphon.workload.spec import Workload
@@ -38,7 +37,9 @@ class PlayWorkload:
         assert target.url is not None
         if target.name not in self._models:
             self._models[target.name] = await model_of(target.url, self.api_key)
-        driven = Driven(root(target.url), self._models[target.name], self.api_key, target.name, self.acks)
+        driven = DrivenServer(
+            root(target.url), self._models[target.name], self.api_key, target.name, self.acks
+        )
         try:
             with (
                 RunProgress(self.console) as progress,

@@ -12,7 +12,7 @@ from typing import Any
 from antiphon.bench.logfile import LogWriter
 from antiphon.bench.microphone import Microphone
 from antiphon.bench.pictures import data_url, frame_urls
-from antiphon.bench.target import Pace, Target
+from antiphon.bench.target import DrivenServer, Pace
 from antiphon.bench.voice import Voices, silence
 from antiphon.bench.wire_client import WireClient
 from antiphon.people.acks import EXTENSION, acknowledge
@@ -59,7 +59,7 @@ class Conversation:
         """Of what runs beside the script: whatever waits raises it."""
         self._has_failed = asyncio.Event()
 
-    async def play(self, target: Target, received: Callable[[], None]) -> None:
+    async def play(self, target: DrivenServer, received: Callable[[], None]) -> None:
         """The whole script. `received` is called when all its replies have come. Raises ConnectionLost,
         GaveUp or ConfigError."""
         script = self._script
@@ -150,7 +150,7 @@ class Conversation:
         )
 
 
-def wants_acks(target: Target, downlink: Downlink) -> bool:
+def wants_acks(target: DrivenServer, downlink: Downlink) -> bool:
     """Does this server get acks? Where it is not forced, only if it says that it knows them."""
     if target.acks == "auto":
         return EXTENSION in (downlink.config.get("x_extensions") or ())

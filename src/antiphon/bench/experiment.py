@@ -17,7 +17,7 @@ from antiphon.bench import provenance
 from antiphon.bench.logfile import LogWriter
 from antiphon.bench.progress import RunProgress
 from antiphon.bench.run import run
-from antiphon.bench.target import Pace, Target
+from antiphon.bench.target import DrivenServer, Pace
 from antiphon.core.errors import ConfigError
 from antiphon.metrics.log import RunStarted
 from antiphon.workload.draw import draw
@@ -122,7 +122,12 @@ def pace_of(workload: Workload, pace: Pace) -> Pace:
 
 
 async def measure(
-    workload: Workload, seed: int, target: Target, pace: Pace, log: LogWriter, progress: RunProgress | None
+    workload: Workload,
+    seed: int,
+    target: DrivenServer,
+    pace: Pace,
+    log: LogWriter,
+    progress: RunProgress | None,
 ) -> str:
     """Play the workload; `pace` gives patience and voices. Returns why the run ended."""
     pace = pace_of(workload, pace)

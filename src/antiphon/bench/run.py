@@ -15,7 +15,7 @@ from antiphon.bench.conversation import Conversation, end
 from antiphon.bench.cost import LoopLag
 from antiphon.bench.logfile import LogUnwritable, LogWriter
 from antiphon.bench.progress import RunProgress
-from antiphon.bench.target import Pace, Target
+from antiphon.bench.target import DrivenServer, Pace
 from antiphon.bench.voice import Voices
 from antiphon.bench.watch import ServerWatch
 from antiphon.bench.wire_client import ConnectionLost, Refused, Unreachable, WireClient
@@ -40,7 +40,11 @@ BUSY_STATUSES = frozenset((429, 503))
 
 
 async def run(
-    target: Target, scripts: Iterator[Script], pace: Pace, log: LogWriter, progress: RunProgress | None = None
+    target: DrivenServer,
+    scripts: Iterator[Script],
+    pace: Pace,
+    log: LogWriter,
+    progress: RunProgress | None = None,
 ) -> str:
     """Play the scripts; everything that happens goes to `log`. Returns the reason that RunEnded gives.
 
@@ -53,7 +57,7 @@ async def run(
 
 class _Run:
     def __init__(
-        self, target: Target, pace: Pace, voices: Voices, log: LogWriter, progress: RunProgress | None
+        self, target: DrivenServer, pace: Pace, voices: Voices, log: LogWriter, progress: RunProgress | None
     ) -> None:
         self._target = target
         self._pace = pace

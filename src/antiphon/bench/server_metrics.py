@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.bench.target import Target, get
+from antiphon.bench.target import DrivenServer, get
 
 PREFIX = "antiphon_"
 
 
-def sample(target: Target) -> dict[str, float]:
+def sample(target: DrivenServer) -> dict[str, float]:
     """Values by name and labels, blocking. Raises OSError or ValueError if there is no such page."""
     text = get(f"{target.root}/metrics", target.api_key).decode()
     prefix = "" if target.all_metrics else PREFIX

@@ -21,7 +21,7 @@ SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DrivenServer:
     """A realtime server. `url` is http(s)://host[:port], with or without /v1; `label` names it in the log."""
 
     url: str

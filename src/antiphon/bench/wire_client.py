@@ -10,7 +10,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from antiphon.bench.target import Target
+from antiphon.bench.target import DrivenServer
 from antiphon.core.errors import AntiphonError
 from antiphon.people.downlink import ReceivedEvent, unreadable
 
@@ -47,7 +47,7 @@ class WireClient:
         self._decoder = msgspec.json.Decoder(ReceivedEvent)
 
     @classmethod
-    async def open(cls, target: Target, clock: Callable[[], float]) -> WireClient:
+    async def open(cls, target: DrivenServer, clock: Callable[[], float]) -> WireClient:
         """Raises Refused or Unreachable."""
         headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
         try:

@@ -32,7 +32,7 @@ from antiphon.cli.shared import console
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
-    from antiphon.bench.target import Pace, Target
+    from antiphon.bench.target import DrivenServer, Pace
     from antiphon.workload.spec import Workload
 
 SLO_MISSED = 1
@@ -99,12 +99,14 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     from antiphon.bench.experiment import workload_of
-    from antiphon.bench.target import Pace, Target, model_of, root
+    from antiphon.bench.target import DrivenServer, Pace, model_of, root
 
     try:
         played = workload_of(workload, load.changes)
         name = model or asyncio.run(model_of(url, api_key, ", or name a model with --model"))
-        target = Target(root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics)
+        target = DrivenServer(
+            root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics
+        )
         path = log or _unused(f"bench-{target.label}-{seed}", force)
         reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
         status = report(path, bounds, as_json)
@@ -137,7 +139,7 @@ def _unused(name: str, force: bool) -> Path:
     return path
 
 
-def _play(path: Path, force: bool, workload: Workload, seed: int, target: Target, pace: Pace) -> str:
+def _play(path: Path, force: bool, workload: Workload, seed: int, target: DrivenServer, pace: Pace) -> str:
     """Run, with progress; say what went wrong. Returns why it ended."""
     from antiphon.bench.experiment import measure
     from antiphon.bench.logfile import LogWriter

@@ -17,7 +17,7 @@ from antiphon.core.plans import ArStep
 from antiphon.engine.kv_pool import KvPool
 from antiphon.engine.rows import BlockTables
 from antiphon.nn.attention import LayerKv, PagedBatch, paged_attention
-from antiphon.nn.transfers import Exchange, Left, Transfers
+from antiphon.nn.transfers import Exchange, LayerExchanges, Left
 from antiphon.nn.uploads import upload
 
 Mask = NDArray[np.bool_]
@@ -69,7 +69,7 @@ class Piggyback:
     def forget(self, rows: Iterable[int]) -> None:
         self.parked.forget(rows)
 
-    def begin(self, step: ArStep, x: Tensor) -> tuple[Tensor, list[LayerKv], Transfers | None]:
+    def begin(self, step: ArStep, x: Tensor) -> tuple[Tensor, list[LayerKv], LayerExchanges | None]:
         """The step's inputs [n, hidden] with the residuals of rows that enter, what each layer reads and
         writes, and which rows move (None: none does).
         """
@@ -86,7 +86,7 @@ class Piggyback:
         stay = _Stay(step, self._pool.num_layers)
         return upload(stay.tokens((stay.enter <= layer) & (layer <= stay.leave)), self._device)
 
-    def end(self, step: ArStep, transfers: Transfers | None) -> None:
+    def end(self, step: ArStep, transfers: LayerExchanges | None) -> None:
         """Park what left in the step that has run."""
         if transfers is None:
             return
@@ -99,7 +99,9 @@ class Piggyback:
                 columns = (left.residual, left.q, left.k, left.v)
                 self.parked.park(row, layer, Left(*(column[part].clone() for column in columns)))
 
-    def _begin(self, stay: _Stay, step: ArStep, x: Tensor) -> tuple[Tensor, list[LayerKv], Transfers | None]:
+    def _begin(
+        self, stay: _Stay, step: ArStep, x: Tensor
+    ) -> tuple[Tensor, list[LayerKv], LayerExchanges | None]:
         assert not any(row in self.parked for row in step.rows[stay.enter < 0].tolist()), "a parked row runs"
         exchanges = [self._exchange(stay, layer) for layer in range(self._pool.num_layers)]
         kv = self._pool.kv(self._batches(step, stay.staying), step.tickets)
@@ -109,7 +111,7 @@ class Piggyback:
                 left = self.parked.take(step.rows[stay.entering(layer)].tolist(), layer)
                 x = x.index_copy(0, exchange.entering, left.residual)
                 exchange.attention = attend_parked(left, at_entry[layer])
-        return x, kv, Transfers(exchanges)
+        return x, kv, LayerExchanges(exchanges)
 
     def _exchange(self, stay: _Stay, layer: int) -> Exchange:
         before = stay.before(layer)

@@ -22,7 +22,7 @@ from antiphon.flow.transcripts import Transcripts
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedTokens:
     """Tokens of prompts that a unit computed ahead: all; found by the turns; not found, or given up. Those of
     a turn that has not come yet are neither used nor wasted."""
 
@@ -75,7 +75,7 @@ class Advance:
         readers = [
             name for name in stages.ar if stages.is_entry(name) and stages.units[name].role != "decode"
         ]
-        self.prepared = {name: Prepared() for name in readers}
+        self.prepared = {name: PreparedTokens() for name in readers}
         """By the unit that reads prompts."""
 
     @property

@@ -40,7 +40,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.graph import StageGraph
 from antiphon.core.plans import GUIDE_FAILED, Order, ResponseOutput, TurnAnswer, WordsHeard
-from antiphon.flow.advance import Advance, Prepared
+from antiphon.flow.advance import Advance, PreparedTokens
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
 from antiphon.flow.preparation import CONTEXT_LENGTH, STAGE_LOST, Preparation
@@ -98,7 +98,7 @@ class Orchestrator:
         return self._sessions.by_request
 
     @property
-    def prepared(self) -> Mapping[str, Prepared]:
+    def prepared(self) -> Mapping[str, PreparedTokens]:
         """Tokens of turns that were read ahead, by the unit that read them."""
         return self._advance.prepared
 

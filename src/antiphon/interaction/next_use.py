@@ -169,7 +169,7 @@ class Expected(NamedTuple):
     next_at: float
 
 
-class NextUse:
+class NextUseTimes:
     """Owner of the averages and of the order. Facts and outputs come in order, after the monitor has them."""
 
     def __init__(self, monitor: Monitor, frontier: Frontier) -> None:

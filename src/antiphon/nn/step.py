@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from antiphon.nn.attention import LayerKv
-from antiphon.nn.transfers import Halves, Transfers
+from antiphon.nn.transfers import Halves, LayerExchanges
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class StepInputs:
     capture: int | None = None
     deepstack: Sequence[Tensor] = ()
     visual: Tensor | None = None
-    transfers: Transfers | None = None
+    transfers: LayerExchanges | None = None
     cross: Sequence[LayerKv] = ()
 
     @property

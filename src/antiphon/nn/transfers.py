@@ -54,7 +54,7 @@ class Left:
 
 
 @dataclass(slots=True)
-class Transfers:
+class LayerExchanges:
     """Per layer, which tokens run. The step's x holds a row for every token that is in it at any layer; for
     one that enters, that row is its kept residual. `left` is filled by the step, by layer.
     """

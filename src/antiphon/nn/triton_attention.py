@@ -47,7 +47,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class TritonBatch:
     """A batch as the kernels read it; found once a step, used by every layer."""
 
     singles: Tiles | None
@@ -89,7 +89,7 @@ def triton_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBa
     entries = max(CHUNK_ENTRIES, padded(group))
     if batch.prepared is None:
         batch.prepared = prepare(batch, entries // group)
-    prepared: Prepared = batch.prepared
+    prepared: TritonBatch = batch.prepared
     q = q.contiguous()
     out = torch.empty_like(q)
     pages = k_pages, v_pages
@@ -101,11 +101,11 @@ def triton_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBa
     return out
 
 
-def prepare(batch: PagedBatch, queries_per_tile: int) -> Prepared:
+def prepare(batch: PagedBatch, queries_per_tile: int) -> TritonBatch:
     device = batch.tables.device
     if batch.is_decode:
         rows = torch.arange(len(batch.tables), device=device)
-        return Prepared(Tiles(rows, torch.zeros_like(rows), splits_of(batch)), None)
+        return TritonBatch(Tiles(rows, torch.zeros_like(rows), splits_of(batch)), None)
     singles = [row for row, length in enumerate(batch.query_lens) if length == 1]
     chunks = [
         (row, first)
@@ -113,7 +113,9 @@ def prepare(batch: PagedBatch, queries_per_tile: int) -> Prepared:
         if length > 1
         for first in range(0, length, queries_per_tile)
     ]
-    return Prepared(tiles([(row, 0) for row in singles], splits_of(batch), device), tiles(chunks, 1, device))
+    return TritonBatch(
+        tiles([(row, 0) for row in singles], splits_of(batch), device), tiles(chunks, 1, device)
+    )
 
 
 def padded(count: int) -> int:

@@ -32,7 +32,7 @@ class KvState(IntEnum):
     """A request holds it in a row; it is neither evicted nor fetched."""
 
 
-class Lane(NamedTuple):
+class LaneState(NamedTuple):
     """A link in one direction. Seconds are nan while nothing is known of its speed.
 
     num_blocks  of this stage on their way
@@ -66,9 +66,9 @@ class KvView(Protocol):
     """Blocks of the tier below, free or not; 0 where there is none."""
     due_below_s: float
     """When that will be needed which is needed last of what is in the tier below; nan: unknown."""
-    out: Lane
+    out: LaneState
     """From the device to the host."""
-    back: Lane
+    back: LaneState
     """From the host to the device."""
     step_s: float
     """Seconds that the step on this device will still take; inf: none runs; nan: unknown."""

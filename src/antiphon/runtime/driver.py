@@ -36,7 +36,7 @@ COPY_WAIT_S = 0.001
 """Between two looks at copies and guides under way, where nothing else is to be waited for."""
 
 
-class Recorder(Protocol):
+class DecisionRecorder(Protocol):
     """Writes what a node was told and what it decided."""
 
     has_stopped: bool
@@ -54,7 +54,7 @@ class Driver:
         engine: Engine,
         emit: Callable[[tuple[Output, ...]], None],
         clock: Callable[[], float] = time.monotonic,
-        recorder: Recorder | None = None,
+        recorder: DecisionRecorder | None = None,
     ) -> None:
         self.node = Node(engine.node, engine.depth, time.perf_counter)
         self.wake_at: float | None = None

@@ -18,7 +18,7 @@ from antiphon.core.graph import Stage
 from antiphon.core.plans import ArStep
 from antiphon.kv.transfers import CopyOrder, KvLease
 from antiphon.policy.base import Budget, Candidate, Refuse, StepChoice, StepView, Tier
-from antiphon.stage.beside import Patience
+from antiphon.stage.beside import WaitBounds
 from antiphon.stage.candidates import ArCandidates, Surroundings
 from antiphon.stage.flights import Flight
 from antiphon.stage.kv_ledger import KvLedger
@@ -293,7 +293,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self.steps.spendable = budget
         return budget
 
-    def _patience(self, now: float) -> Patience:
+    def _patience(self, now: float) -> WaitBounds:
         """Of those whose replies are being drawn here."""
         rows = self.rows.running
         rows = rows[self.rows.planned[rows] >= self.rows.to_compute[rows]]

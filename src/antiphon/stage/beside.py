@@ -21,7 +21,7 @@ LEAST_S = 0.05
 """However short a lead is: shorter steps cost more than they save."""
 
 
-class Patience(NamedTuple):
+class WaitBounds(NamedTuple):
     """The least time that any of some replies can wait for its next token or frame. inf: none of them is
     waited for.
 
@@ -36,10 +36,10 @@ class Patience(NamedTuple):
     lead_s: float = inf
 
 
-def patience(tier: Ints, tpot_s: Floats, lead_s: Floats, begun: Mask) -> Patience:
+def patience(tier: Ints, tpot_s: Floats, lead_s: Floats, begun: Mask) -> WaitBounds:
     """Of these replies. All [n]."""
     if not len(tier):
-        return Patience()
+        return WaitBounds()
     is_known = ~np.isnan(lead_s)
     is_waited_for = (tier == LATENCY) & (lead_s != inf) & (tpot_s == inf)
     each_s = float(tpot_s.min())
@@ -47,7 +47,9 @@ def patience(tier: Ints, tpot_s: Floats, lead_s: Floats, begun: Mask) -> Patienc
         each_s = min(each_s, USUAL_S)
     usual_s = USUAL_S if (is_waited_for & begun & ~is_known).any() else inf
     leads_s = lead_s[is_waited_for & begun & is_known]
-    return Patience(each_s, usual_s, max(LEAD_SHARE * float(leads_s.min()), LEAST_S) if len(leads_s) else inf)
+    return WaitBounds(
+        each_s, usual_s, max(LEAD_SHARE * float(leads_s.min()), LEAST_S) if len(leads_s) else inf
+    )
 
 
 class Beside:
@@ -55,18 +57,18 @@ class Beside:
     prompt last."""
 
     def __init__(self) -> None:
-        self._units: dict[str, Callable[[float], Patience]] = {}
+        self._units: dict[str, Callable[[float], WaitBounds]] = {}
         self._read_at: dict[str, float] = {}
         """When each unit read a prompt last: a short one of another pays for no piece that is worth more."""
 
-    def tell(self, unit: str, patience: Callable[[float], Patience]) -> None:
+    def tell(self, unit: str, patience: Callable[[float], WaitBounds]) -> None:
         """A unit begins, or begins anew. `patience`: of those in it, at a moment."""
         self._units[unit] = patience
 
-    def patience(self, now: float) -> Patience:
+    def patience(self, now: float) -> WaitBounds:
         """Of all of them the least."""
         found = [patience(now) for patience in self._units.values()]
-        return Patience(*map(min, zip(Patience(), *found, strict=True)))
+        return WaitBounds(*map(min, zip(WaitBounds(), *found, strict=True)))
 
     def bounded(self, unit: str, budget: Budget, now: float) -> Budget:
         """The same for a step of this unit with prompts, as long as those here can wait. Only leads, where

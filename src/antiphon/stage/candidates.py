@@ -16,7 +16,7 @@ from antiphon.core.facts import Floats, Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.interaction.frontier import Frontier
 from antiphon.policy.base import Place, StepCost, Tier
-from antiphon.stage.beside import Beside, Patience, patience
+from antiphon.stage.beside import Beside, WaitBounds, patience
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.rows import RowLedger
@@ -85,7 +85,7 @@ class Surroundings:
         self.ttft_s = np.array([inf if one.ttft_s is None else one.ttft_s for one in found])
         self.tpot_s = np.array([inf if one.tpot_s is None else one.tpot_s for one in found])
 
-    def patience(self, tier: Ints, slots: NDArray[np.intp], now: float) -> Patience:
+    def patience(self, tier: Ints, slots: NDArray[np.intp], now: float) -> WaitBounds:
         """Of replies that this stage makes, each in its slot of the frontier."""
         lead_s = (
             np.full(len(slots), nan) if self.stage is None else self.frontier.leads_s(self.stage, slots, now)

@@ -15,7 +15,7 @@ from antiphon.core.plans import CodecStep, ints
 from antiphon.interaction.frontier import NOWHERE
 from antiphon.kv.blocks import BlockPool
 from antiphon.policy.base import Budget, Tier
-from antiphon.stage.beside import Patience
+from antiphon.stage.beside import WaitBounds
 from antiphon.stage.candidates import Listed, Surroundings
 from antiphon.stage.policies import Chooser, StagePolicies, changes, to_run
 
@@ -143,7 +143,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
     def budget(self) -> Budget:
         return Budget(self._max_rows * max(self.edge.first_chunk, self.edge.chunk), self._max_rows)
 
-    def _patience(self, now: float) -> Patience:
+    def _patience(self, now: float) -> WaitBounds:
         """Of those who listen to its streams, or wait for their first sound."""
         streams = self._streams.values()
         slots = np.array([stream.slot for stream in streams], np.intp)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Set
 from math import inf, nan
 from typing import cast
 
-from antiphon.interaction.next_use import NextUse, Order
+from antiphon.interaction.next_use import NextUseTimes, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
 from antiphon.policy.base import soonest
-from antiphon.policy.memory import KvPolicies, KvTier, KvView, Lane, Selection
+from antiphon.policy.memory import KvPolicies, KvTier, KvView, LaneState, Selection
 from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.tier_views import Owners, View
@@ -49,12 +49,12 @@ class KvAsks:
         self._unit = unit
         self._kv, self._host, self._known = kv, host, known
         self._transfers, self._lanes = transfers, lanes
-        self.next_use: NextUse | None = None
+        self.next_use: NextUseTimes | None = None
         """What says when people will need their KV."""
         self._orders: dict[str, Order] = {}
         """By tier, and of what may lack a copy on the host."""
 
-    def meet(self, next_use: NextUse) -> None:
+    def meet(self, next_use: NextUseTimes) -> None:
         """What says when people will need their KV."""
         self.next_use = next_use
         orders = ("device", "host", "dirty") if self._host.num_blocks else ("device",)
@@ -110,11 +110,11 @@ class KvAsks:
             self._lanes.is_pressed(self._unit),
         )
 
-    def lane(self, to: KvTier) -> Lane:
+    def lane(self, to: KvTier) -> LaneState:
         """The link to the host, or back."""
         queued_s = self._lanes.queued_s(to)
         block_s = self._lanes.block_s(self._unit, self._kv.groups, to)
-        return Lane(self._transfers.num_blocks[to], queued_s, block_s)
+        return LaneState(self._transfers.num_blocks[to], queued_s, block_s)
 
     # -- what is told --------------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ from math import inf, nan
 from types import MappingProxyType
 from typing import NamedTuple
 
-from antiphon.interaction.next_use import NextUse, Order
+from antiphon.interaction.next_use import NextUseTimes, Order
 from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
-from antiphon.policy.memory import KvState, KvTier, Lane
+from antiphon.policy.memory import KvState, KvTier, LaneState
 
 FIRST_LOOK = 8
 """Owners that are read before the first is taken; each further look reads as many as all before it."""
@@ -114,20 +114,20 @@ class View:
     host: HostTier
     known: Owners
     now: float
-    next_use: NextUse | None
+    next_use: NextUseTimes | None
     orders: Mapping[str, Order]
     """By tier; `dirty`: of what may lack a copy on the host."""
-    lane: Callable[[KvTier], Lane]
+    lane: Callable[[KvTier], LaneState]
     step_cost: Callable[[], float]
     is_pressed_beside: bool
     incoming: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
-    def out(self) -> Lane:
+    def out(self) -> LaneState:
         return self.lane("host")
 
     @property
-    def back(self) -> Lane:
+    def back(self) -> LaneState:
         return self.lane("device")
 
     @property

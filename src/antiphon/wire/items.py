@@ -11,13 +11,13 @@ from antiphon.wire.effects import Payload, Step
 from antiphon.wire.limits import MediaRoom, check
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
-from antiphon.wire.transcription import Transcripts
+from antiphon.wire.transcription import SessionTranscriptions
 
 
 class Items:
     """Adds, shows and removes; the engine's record follows by facts."""
 
-    def __init__(self, shared: Shared, responses: Responses, transcripts: Transcripts) -> None:
+    def __init__(self, shared: Shared, responses: Responses, transcripts: SessionTranscriptions) -> None:
         self._shared, self._responses, self._transcripts = shared, responses, transcripts
         self._spoken: tuple[tuple[object, ...], NewItem] | None = None
         """What was spoken last, until it is over: its item, length and transcription, and what

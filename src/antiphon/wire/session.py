@@ -71,7 +71,7 @@ from antiphon.wire.readers import ReaderRates
 from antiphon.wire.response_params import AskedResponse, read_response
 from antiphon.wire.responses import Responses
 from antiphon.wire.shared import Shared
-from antiphon.wire.transcription import Transcripts
+from antiphon.wire.transcription import SessionTranscriptions
 
 LONG_MS = 2000
 """A recording from which on it takes more than a millisecond to take it up."""
@@ -114,7 +114,7 @@ class RealtimeSession:
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)
         self._input_audio = InputAudio(media)
-        self._transcripts = Transcripts(self.id, info, ids, transcript_detokenisers or detokenisers)
+        self._transcripts = SessionTranscriptions(self.id, info, ids, transcript_detokenisers or detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
         self._advisories = Advisories(self.id)

@@ -86,7 +86,7 @@ class _Live:
     sent: str = ""
 
 
-class Transcripts:
+class SessionTranscriptions:
     """A session's transcriptions under way. They hold up nothing: not a response, not the session's end."""
 
     def __init__(

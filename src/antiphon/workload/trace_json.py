@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from antiphon.workload.fitted import TOKENS_PER_WORD
-from antiphon.workload.trace_rows import Place, Row
+from antiphon.workload.trace_rows import Row, TracePosition
 
 BLOCK_TOKENS = 512
 """Tokens behind each of Mooncake's hash_ids."""
@@ -28,7 +28,7 @@ def mooncake(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as file:
         for line, text in enumerate(file, 1):
             if text.strip():
-                yield parents.placed(request_of(Place(path, line), text))
+                yield parents.placed(request_of(TracePosition(path, line), text))
 
 
 class Request:
@@ -42,7 +42,7 @@ class Request:
         self.session = 0
 
 
-def request_of(place: Place, text: str) -> Request:
+def request_of(place: TracePosition, text: str) -> Request:
     expected = '{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}'
     try:
         data: Any = json.loads(text)
@@ -125,7 +125,7 @@ def turn_of(session: str, asked: str, answered: str) -> Row:
     )
 
 
-def message_of(place: Place, message: Any) -> tuple[str, str]:
+def message_of(place: TracePosition, message: Any) -> tuple[str, str]:
     fields = mapping(message)
     who, text = fields.get("from"), fields.get("value")
     if not isinstance(who, str) or not isinstance(text, str):
@@ -140,24 +140,28 @@ def mapping(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
-def entries(path: Path) -> Iterator[tuple[Place, Any]]:
+def entries(path: Path) -> Iterator[tuple[TracePosition, Any]]:
     """The items of a JSON list, each with the line on which it begins."""
     text = path.read_text(encoding="utf-8-sig")
     decoder, at, line, counted = json.JSONDecoder(), skipped(text, 0), 1, 0
     if text[at : at + 1] != "[":
-        raise Place(path, 1).wrong(f"{text[at : at + 20]!r}", "a JSON list of conversations")
+        raise TracePosition(path, 1).wrong(f"{text[at : at + 20]!r}", "a JSON list of conversations")
     at = skipped(text, at + 1)
     while text[at : at + 1] != "]":
         line, counted = line + text.count("\n", counted, at), at
         try:
             entry, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            raise Place(path, error.lineno).wrong(f"no JSON ({error.msg})", "a conversation") from None
-        yield Place(path, line), entry
+            raise TracePosition(path, error.lineno).wrong(
+                f"no JSON ({error.msg})", "a conversation"
+            ) from None
+        yield TracePosition(path, line), entry
         at = skipped(text, at)
         if text[at : at + 1] not in (",", "]"):
             at_line = line + text.count("\n", counted, at)
-            raise Place(path, at_line).wrong(f"{text[at : at + 20]!r}", "`,` or `]` after a conversation")
+            raise TracePosition(path, at_line).wrong(
+                f"{text[at : at + 20]!r}", "`,` or `]` after a conversation"
+            )
         at = skipped(text, at + 1) if text[at] == "," else at
 
 

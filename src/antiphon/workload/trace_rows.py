@@ -52,7 +52,7 @@ class TraceSession(msgspec.Struct, frozen=True):
     is_whole: bool = True
 
 
-class Place(msgspec.Struct, frozen=True):
+class TracePosition(msgspec.Struct, frozen=True):
     """Where in a file a value stands, for errors."""
 
     file: Path

@@ -11,7 +11,7 @@ import numpy as np
 
 from antiphon.core.errors import ConfigError
 from antiphon.workload.fitted import TOKENS_PER_WORD
-from antiphon.workload.trace_rows import Place, Row
+from antiphon.workload.trace_rows import Row, TracePosition
 
 BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -23,12 +23,12 @@ TRANSITIONS = ("meeting", "t_s", "offset_s", "next_segment_s")
 Cells = dict[str, str]
 
 
-def records(file: TextIO, path: Path) -> Iterator[tuple[Place, Cells]]:
+def records(file: TextIO, path: Path) -> Iterator[tuple[TracePosition, Cells]]:
     """Each line's cells by column. Raises ConfigError for a line that has more or fewer than the header."""
     reader = csv.reader(file)
     header = [name.strip() for name in next(reader, list[str]())]
     for cells in reader:
-        place = Place(path, reader.line_num)
+        place = TracePosition(path, reader.line_num)
         if not cells:
             continue
         if len(cells) != len(header):
@@ -47,7 +47,7 @@ def table_format(path: Path) -> str:
     if any(header >= set(columns) for columns in (EXTRACT, UTTERANCES, QUESTIONS, TRANSITIONS)):
         return "extract"
     found = ", ".join(sorted(header)) or "nothing"
-    raise Place(path, 1).wrong(
+    raise TracePosition(path, 1).wrong(
         f"unknown columns: {found}",
         f"BurstGPT ({', '.join(BURSTGPT)}), Azure ({', '.join(AZURE)}), or {', '.join(EXTRACT)} with "
         "`t_s` or `t_ms`, `session` and `elapsed_s` where known",
@@ -63,7 +63,7 @@ def table_rows(path: Path, format: str) -> Iterator[Row]:
         yield from {"burstgpt": burstgpt, "azure": azure, "extract": extract}[found](lines)
 
 
-def burstgpt(lines: Iterator[tuple[Place, Cells]]) -> Iterator[Row]:
+def burstgpt(lines: Iterator[tuple[TracePosition, Cells]]) -> Iterator[Row]:
     """BurstGPT_1/2 (no sessions) and BurstGPT_3 (Session ID, Elapsed time); times are seconds. A reply of 0
     tokens is a request that failed: left out."""
     first_s: float | None = None
@@ -82,7 +82,7 @@ def burstgpt(lines: Iterator[tuple[Place, Cells]]) -> Iterator[Row]:
             yield row
 
 
-def azure(lines: Iterator[tuple[Place, Cells]]) -> Iterator[Row]:
+def azure(lines: Iterator[tuple[TracePosition, Cells]]) -> Iterator[Row]:
     """AzureLLMInferenceTrace (2023 and 2024): times are dates of up to nanoseconds; no sessions."""
     first: np.datetime64 | None = None
     for place, cells in lines:
@@ -101,7 +101,7 @@ def azure(lines: Iterator[tuple[Place, Cells]]) -> Iterator[Row]:
         )
 
 
-def extract(lines: Iterator[tuple[Place, Cells]]) -> Iterator[Row]:
+def extract(lines: Iterator[tuple[TracePosition, Cells]]) -> Iterator[Row]:
     """Plain columns: requests, utterances, questions about videos, or transitions between speakers."""
     for place, cells in lines:
         if "input_tokens" in cells:
@@ -112,7 +112,7 @@ def extract(lines: Iterator[tuple[Place, Cells]]) -> Iterator[Row]:
             yield said(place, cells)
 
 
-def requested(place: Place, cells: Cells) -> Row:
+def requested(place: TracePosition, cells: Cells) -> Row:
     elapsed = cells.get("elapsed_s", "")
     return Row(
         arrival_s=time_of(place, cells),
@@ -123,7 +123,7 @@ def requested(place: Place, cells: Cells) -> Row:
     )
 
 
-def answered(place: Place, cells: Cells) -> Row:
+def answered(place: TracePosition, cells: Cells) -> Row:
     """The next speaker's turn, `offset_s` after the last one's end; an overlap is a gap of none."""
     return Row(
         session=cells["meeting"],
@@ -133,7 +133,7 @@ def answered(place: Place, cells: Cells) -> Row:
     )
 
 
-def said(place: Place, cells: Cells) -> Row:
+def said(place: TracePosition, cells: Cells) -> Row:
     words = "words" if "words" in cells else "question_words"
     return Row(
         arrival_s=time_of(place, cells),
@@ -144,7 +144,7 @@ def said(place: Place, cells: Cells) -> Row:
     )
 
 
-def time_of(place: Place, cells: Cells) -> float | None:
+def time_of(place: TracePosition, cells: Cells) -> float | None:
     for name, per_s in (("t_s", 1.0), ("t_ms", 1000.0)):
         if cells.get(name):
             return place.number(name, cells[name]) / per_s

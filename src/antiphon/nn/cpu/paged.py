@@ -52,7 +52,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Prepared:
+class CutBatch:
     """A batch as this back-end reads it; found once a step, used by every layer."""
 
     cuts: list[Cut] = field(default_factory=list[Cut])
@@ -64,7 +64,7 @@ def cpu_attention(q: Tensor, k_pages: Tensor, v_pages: Tensor, batch: PagedBatch
     """q [n, H, d] over pages [blocks, block_size, K, d] that hold this step's keys already -> [n, H, d]."""
     if batch.prepared is None:
         batch.prepared = prepare(batch, k_pages)
-    prepared: Prepared = batch.prepared
+    prepared: CutBatch = batch.prepared
     out = torch.empty_like(q)
     keys, values = k_pages.flatten(0, 1), v_pages.flatten(0, 1)
     for cut in prepared.cuts:
@@ -114,9 +114,9 @@ def parts(pages: Tensor, cut: Cut) -> Iterator[Tensor]:
         yield pages.index_select(0, cut.rest)
 
 
-def prepare(batch: PagedBatch, pages: Tensor) -> Prepared:
+def prepare(batch: PagedBatch, pages: Tensor) -> CutBatch:
     """`pages` are one layer's keys; all are alike."""
-    prepared = Prepared()
+    prepared = CutBatch()
     tables, starts = batch.tables.numpy(), batch.starts.numpy()
     together: list[tuple[int, int]] = []
     rows = list(decoding(batch))
