@@ -81,7 +81,7 @@ class Turn:
 
 
 class Marks:
-    """Reads the marks off what is decided. Implements `runtime.driver.Recorder`."""
+    """Reads the marks off what is decided. Implements `runtime.driver.DecisionRecorder`."""
 
     def __init__(self) -> None:
         self.turns: dict[str, Turn] = {}

@@ -81,11 +81,11 @@ def test_the_tail_is_kept_once():
     assert all(len(set(column)) == 1 for column in tables[:, 2:].T), "blocks of silence"
 
 
-def test_rows_of_nobody_see_the_tail_alone():
+def test_rows_of_no_request_see_the_tail_alone():
     model: Any = Model(states(LENGTH, 0, torch.float64), torch.float64)
     pages = CrossPages(model, 2, BLOCK)
     pages.join(0, states(LENGTH, 1, torch.float64))
-    kv = pages.of_nobody(2)[1]
+    kv = pages.of_no_request(2)[1]
     q = torch.ones(2, HEADS, DIM, dtype=torch.float64)
     found = BACKENDS["reference"].create()(q, kv.k_pages, kv.v_pages, kv.batch)
     assert torch.isfinite(found).all()

@@ -127,7 +127,7 @@ class Oracle:
 
 
 class Orders:
-    """Implements `runtime.driver.Recorder`: keeps the orders."""
+    """Implements `runtime.driver.DecisionRecorder`: keeps the orders."""
 
     has_stopped = False
 

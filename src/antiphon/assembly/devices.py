@@ -185,8 +185,8 @@ class Device:
     def _first_of_all(
         self, heads: list[UnitHead], step: int, now: float, asked: list[int], num_in_flight: int
     ) -> Step | None:
-        """The same. Where nothing else runs on the device, it may read prompts that these units left out for
-        those who live beside them."""
+        """The first step that one of these units plans. Where nothing else runs on the device, it may read
+        prompts that they left out for the replies beside them."""
         planned = self._first(heads, step, now, asked)
         if planned is not None or num_in_flight:
             return planned

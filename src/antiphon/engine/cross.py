@@ -66,8 +66,8 @@ class CrossPages:
         )
         return [LayerKv(k_pages, v_pages, batch) for k_pages, v_pages in self._pages]
 
-    def of_nobody(self, num_rows: int) -> list[LayerKv]:
-        """The same for rows of one token and of no request."""
+    def of_no_request(self, num_rows: int) -> list[LayerKv]:
+        """The pages of rows of one token that belong to no request."""
         return self.of(np.zeros(num_rows, np.int64), np.ones(num_rows, np.int64))
 
     def _write(self, blocks: Ints, kv: list[tuple[Tensor, Tensor]]) -> None:

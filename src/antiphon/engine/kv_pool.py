@@ -100,7 +100,7 @@ class KvPool:
 
     def ready(self, group: str, layer: int, waits: tuple[int, ...]) -> Callable[[], None] | None:
         """A call that waits for what these tickets bring to a layer of a group; None if that is nothing."""
-        assert all(ticket <= self._last_ticket for ticket in waits), "nobody was ordered to bring that"
+        assert all(ticket <= self._last_ticket for ticket in waits), "no order brings that"
         known = [self._arrivals.get(ticket) for ticket in waits]
         mine = [arrival for arrival in known if arrival is not None and arrival.group == group]
 

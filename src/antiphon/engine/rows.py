@@ -43,7 +43,9 @@ class BlockTables:
         rest = {group: first.retabled(tables[group]) for group in groups[1:]}
         return {groups[0]: first, **rest}
 
-    def nobodys(self, groups: tuple[str, ...], num_rows: int, device: torch.device) -> dict[str, PagedBatch]:
+    def batch_of_no_request(
+        self, groups: tuple[str, ...], num_rows: int, device: torch.device
+    ) -> dict[str, PagedBatch]:
         """The flat batch of so many rows of no request, one token each, all in the first block."""
         none, one = np.zeros(num_rows, np.int64), np.ones(num_rows, np.int64)
         tables = np.zeros((num_rows, 1), np.int64)

@@ -102,7 +102,7 @@ class SpeechRunner:
         """Run a decode step of so many rows of no request; it writes to the first block only. Frames
         are drawn in both ways: the likeliest, and by chance.
         """
-        batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)
+        batches = self._tables.batch_of_no_request(self.pool.layer_groups, num_rows, self._device)
         rows, positions = np.zeros(num_rows, np.int64), torch.zeros(3, num_rows, device=self._device)
         on_device = self._to_device(rows)
         x = self._model.step_inputs(self._frames[on_device], on_device + self._model.pad_id)

@@ -168,11 +168,11 @@ class TextRunner:
 
     def rehearse(self, num_rows: int) -> None:
         """Run a decode step of so many rows of no request; it writes to the first block only."""
-        batches = self._tables.nobodys(self.pool.layer_groups, num_rows, self._device)
+        batches = self._tables.batch_of_no_request(self.pool.layer_groups, num_rows, self._device)
         ids = torch.zeros(num_rows, dtype=torch.int64, device=self._device)
         positions = torch.zeros(3, num_rows, device=self._device)
         kv = self.pool.kv(lambda _, group: batches[group])
-        cross = () if self._cross is None else self._cross.of_nobody(num_rows)
+        cross = () if self._cross is None else self._cross.of_no_request(num_rows)
         step = StepInputs(self._model.embed(ids), positions, kv, cross=cross)
         self._model.logits(self._model.forward(step)[0])
 

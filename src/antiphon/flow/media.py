@@ -13,7 +13,7 @@ from antiphon.flow.stages import Path, Stages
 class _Copy:
     """An output in a reader's process. It stays while one of the encoders that made it keeps it.
 
-    sender  who was told to send it
+    sender  the process that was told to send it
     """
 
     makers: set[str]

@@ -39,7 +39,7 @@ class BlockPool:
 
     @property
     def in_use(self) -> float:
-        """Share of the slots that somebody holds, 0 to 1."""
+        """Share of the slots that are held, 0 to 1."""
         return 1.0 - (len(self._free) + self.num_pending_free) / self.num_blocks
 
     def allocate(self, count: int) -> list[int]:

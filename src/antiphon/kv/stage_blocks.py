@@ -76,7 +76,7 @@ class StageBlocks:
         return len(self._cache) + len(self._cache_busy)
 
     def num_cache_of(self, blocks: Iterable[int]) -> int:
-        """Those of them that are free now, and are so no more once a sequence holds them."""
+        """How many of these blocks are cache that no sequence holds; one that takes them makes them busy."""
         return sum(block in self._cache for block in blocks)
 
     @property

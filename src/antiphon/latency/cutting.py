@@ -10,9 +10,9 @@ from antiphon.core.plans import Budget
 from antiphon.latency.features import ArFeatures, pair_load, row_features
 
 LEAST_SHARE = 0.2
-"""What prompts get at least of the time or, where every step is to keep to its bound, of a step's beyond
-their first tokens: rows that take as long as the bound alone, or a prompt's fixed costs that do, would else
-let them read a token a step, for ever."""
+"""Prompts get this share of the time at least; where every step keeps to its bound, this share of a step,
+beyond their first tokens. Without it, rows or a prompt's fixed cost that take as long as the bound would let
+prompts read one token a step."""
 WORTH = 4.0
 """A piece of a prompt is worth its fixed cost if it takes so many times that. With shorter ones neither
 prompts nor the replies beside them get on."""

@@ -101,9 +101,9 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",
-    Metric.STEPS_CUT: "Steps that read less of prompts than step_tokens allows, for those who live beside.",
-    Metric.STEPS_UNTIMED: "Steps with prompts beside which others lived, before a profile or enough reports "
-    "told their time: their prompts grow from what was reported.",
+    Metric.STEPS_CUT: "Steps that read less of prompts than step_tokens allows, for the replies beside them.",
+    Metric.STEPS_UNTIMED: "Steps that read prompts beside replies before a profile or enough reports told "
+    "their time: their prompts grow from what was reported.",
     Metric.STEP_SECONDS: "Seconds a stage's executor spent in steps.",
     Metric.EMITTED: "Tokens (text, or codec frames) a stage has emitted, surplus included.",
     Metric.RELOAD_SECONDS: "Seconds that responses waited for KV copies before their first token.",

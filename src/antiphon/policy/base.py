@@ -16,13 +16,13 @@ from antiphon.core.plans import Budget
 
 
 class Tier(IntEnum):
-    """Of a request: all others go before what has a higher number."""
+    """Of a request. A lower number goes first."""
 
     LATENCY = 0
     """A person waits for it."""
     BEST_EFFORT = 1
     PREPARATORY = 2
-    """What would be wanted soon is prepared; nothing is delayed by it."""
+    """It prepares what will be wanted soon; it delays nothing else."""
 
 
 LATENCY, BEST_EFFORT, PREPARATORY = (int(tier) for tier in Tier)
@@ -65,9 +65,10 @@ class Place(IntEnum):
 
 
 ROUNDING_S = 1e-6
-"""A lead below it is none: a reply that is held until its lead is gone is asked about again so much later."""
+"""A shorter lead counts as none: a reply that is held until its lead is gone is asked about again this much
+later."""
 SHORTER = 0.9
-"""Of a step's time, what may be left of it without those that stay out: else it is no shorter for them."""
+"""A step counts as shorter without some of its rows if it takes at most this share of the time."""
 RUNS_DRY, FIRST_SOUND, BUFFERED, BEHIND, IDLE = range(5)
 """Urgencies (LiveServe §4.1): U0, U1 and U2, what no person waits for, and nothing to run."""
 URGENCIES = "runs dry", "first sound", "well buffered", "no person waits", "nothing to run"
@@ -78,7 +79,8 @@ class StepCost(Protocol):
     """How long a step of this stage takes, by its profile or by what was observed."""
 
     def seconds(self, counts: Ints, contexts: Ints) -> float:
-        """Of rows that run so many tokens each after so many, int64 [n] each. nan: not known yet."""
+        """Of a step of rows that run `counts` tokens after `contexts` others, int64 [n] each. nan: not known
+        yet."""
         ...
 
     def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
@@ -96,7 +98,7 @@ class StepCost(Protocol):
 def granted(
     budget: Budget, cost: StepCost | None, counts: Ints, contexts: Ints, told: Mask | None = None
 ) -> Ints:
-    """What rows in order that want so many tokens each get of the budget, int64 [n]; `told` as for
+    """The tokens that rows, in this order, get of the budget, int64 [n]; at most `counts` each. `told` as for
     `StepCost.within`. Where times are not known, `seconds` bounds nothing."""
     if len(counts) > budget.rows:
         counts = np.where(np.arange(len(counts)) < budget.rows, counts, 0)
@@ -113,7 +115,7 @@ class StepView(Protocol):
     """What a policy may read of a stage: its candidates, requests that have a row and then those that wait,
     each oldest first. Columns have an entry for each, [n], and are computed when they are read.
 
-    A codec's candidates are its streams, an encoder's its media: both read prompts never and hold no KV.
+    A codec's candidates are its streams, an encoder's its media: neither reads prompts or holds KV.
     """
 
     unit: str
@@ -143,8 +145,8 @@ class StepView(Protocol):
     held: Ints
     """Blocks that it holds on the device."""
     needs: Ints
-    """Blocks beyond those for all that it runs next. Of one that waits: that must be free for it to join,
-    exact for the first one that does."""
+    """Blocks that it lacks for all that it runs next. Of one that waits: blocks that must be free for it to
+    join, exact for the first one that waits."""
     place: Ints
     """`Place`."""
     reload_s: Floats
@@ -156,7 +158,7 @@ class StepView(Protocol):
     begun: Mask
     """The person has the first of its audio, or of its text where that is read."""
     ahead_s: Floats
-    """Of the lead, what is no sound yet; it is known before the first audio too."""
+    """The part of the lead that is not sound yet. It is known before the first audio too."""
     source: Ints
     """How its person's playback is known (`core.playback.Source`)."""
     num_gaps: Ints
@@ -178,8 +180,7 @@ class StepView(Protocol):
     num_pending_rows: int
     """Rows that come back by themselves once steps in flight are done."""
     rows_behind: float
-    """Of its rows, the share in use in the stage behind this one that has most of them in use, 0 to 1; 0:
-    there is none."""
+    """The greatest share of rows in use, 0 to 1, of the stages behind this one; 0: no stage is behind it."""
     cost: StepCost | None
     """None: nothing is known of this stage's times."""
 
@@ -188,9 +189,10 @@ class StepView(Protocol):
 class StepChoice:
     """Which candidates run in the next step. All columns name candidates by their index in the view.
 
-    order    in the order in which they take from the budget. One that waits and is reached gets a row, if one
-             is free and its KV fits; the first that does not fit ends the admissions of this step.
-             Where rows are few, waiting ones have their KV brought in this order too, if one is not ready
+    order    in the order in which they take from the budget. A waiting candidate that is reached gets a row,
+             if one is free and its KV fits; the first that does not fit ends the admissions of this step.
+             Where rows are few, waiting candidates have their KV brought in this order too, if one of them is
+             not ready
     counts   tokens for each of `order`; None: as many as it can take
     urgency  of each of `order`, smaller is more urgent, for the device policy; None: all alike
     preempt  candidates that give up their rows first, and wait again; of a decoder only
@@ -199,7 +201,7 @@ class StepChoice:
     stops    the step ends at the first candidate that does not fit (LiveServe Algorithm 1), not only
              the admissions
     wake_at  when to be asked again although nothing happens
-    moves    what the policy says of KV is another with this choice: it is asked of that once more
+    moves    this choice changes what the policy says of KV: it is asked of KV once more
     """
 
     order: Ints
@@ -214,7 +216,7 @@ class StepChoice:
 
     @property
     def most_urgent(self) -> int | None:
-        """The least of `urgency`; None: the policy tells none."""
+        """The least of `urgency`; None: the policy gives none."""
         if self.urgency is None:
             return None
         if len(self.urgency):
@@ -241,8 +243,8 @@ def is_short(view: StepView) -> Mask:
 
 
 def heard_leads_s(view: StepView) -> Floats:
-    """Seconds of sound, or of text to read, that each candidate's person has to go on with: without what the
-    stages have made ahead of that. [n]."""
+    """Seconds of sound, or of text to read, that each candidate's person still has, without what the stages
+    have made ahead of it. [n]."""
     return view.lead_s - view.ahead_s
 
 
@@ -273,7 +275,7 @@ def is_crowded(view: StepView) -> bool:
 
 def last_come(view: StepView) -> Ints:
     """The youngest row, best effort before all else, if blocks are short or best-effort work is in the way of
-    a waiting request. The oldest is never alone and starved, so it always gets on. A stage without KV
+    a waiting request. The oldest row is never starved alone, so it always goes on. A stage without KV
     preempts nothing."""
     if not (view.num_blocks and view.num_rows) or not (is_starved(view) or is_crowded(view)):
         return NO_INTS
@@ -291,7 +293,7 @@ def ready_beside(view: StepView, preempt: Ints) -> Ints:
 class Hold:
     """Candidates that are held back, [n], and when to ask again although nothing happens.
 
-    spared  for people who look: those that would be held, [n], but for the reason
+    spared  for people who look: candidates that would be held without the reason given, [n]
     """
 
     held: Mask | None
@@ -304,7 +306,7 @@ NO_HOLD = Hold(None, "nothing is held back")
 
 
 class PacePolicy(Protocol):
-    """Decides how far a request may run ahead of its consumer: what it holds is not ready in this step.
+    """Decides how far a request may run ahead of its consumer: a candidate that is held is not ready.
 
     If it holds all that could run it must say until when (`wake_at`): nothing else may ever happen.
     """
@@ -351,7 +353,7 @@ class AdmissionPolicy(Protocol):
 
 
 class Head(Protocol):
-    """A stage of a device that has work. What its step policy would choose is asked for when it is read."""
+    """A stage of a device that has work. Its step policy is asked when a field of its choice is read."""
 
     unit: str
     place: int

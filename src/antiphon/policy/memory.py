@@ -78,8 +78,8 @@ class KvView(Protocol):
         ...
 
     def farthest(self) -> Iterator[str]:
-        """The same, the one that will be needed last first; then, by `oldest`, those of which nothing is
-        known, and those that are `expected`."""
+        """The owners of `oldest` by when they will be needed, the last first. Then those of which nothing is
+        known, in the order of `oldest`, and then those that are `expected`."""
         ...
 
     def expected(self) -> Iterator[str]:
@@ -87,7 +87,7 @@ class KvView(Protocol):
         ...
 
     def has(self, owner: str) -> bool:
-        """Has it any KV here?"""
+        """Has this owner any KV here?"""
         ...
 
     def num_away(self, owner: str) -> int:
@@ -112,13 +112,13 @@ class KvView(Protocol):
     is_pressed_beside: bool
     """Does a person's request wait for copies at another unit of the device, over the same link?"""
     expects_at: float
-    """When an announced turn will count as coming that does not yet; inf: there is none."""
+    """When the next announced turn begins to count as coming; inf: none is announced."""
     incoming: Mapping[str, int]
-    """Of the tier that something is to leave: blocks that are to come there, for each of their owners; of
-    the device, only what no request waits for."""
+    """Blocks that are to come to the tier that something leaves, by owner. On the device: only blocks that no
+    request waits for."""
 
     def is_expected(self, owner: str) -> bool:
-        """Is its next turn coming?"""
+        """Is this owner's next turn coming?"""
         ...
 
     requests: Mapping[str, int]

@@ -1,7 +1,8 @@
 """KV pages on their way between units of two processes, a message a layer.
 
-Who has the source reads a layer when the link has taken those before, so that a peer that does not take them
-stops this, in bounded memory. Who has the target writes them as they come: nobody else touches these blocks.
+The process with the source reads a layer when the link has taken those before, so that a peer that takes
+none stops this, in bounded memory. The process with the target writes them as they come: nothing else touches
+these blocks.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class RecordWriter:
-    """Writes entries as they happen. Implements `runtime.driver.Recorder`.
+    """Writes entries as they happen. Implements `runtime.driver.DecisionRecorder`.
 
     The header has the policies, their options and the digests of those that do not ship. Raises ConfigError
     if the file cannot be begun, or is there already. If it cannot be continued (a full disk), the record ends

@@ -22,14 +22,15 @@ def serving_of(request: Request) -> Serving:
 
 
 def keyed_serving(request: Request) -> Serving:
-    """The same, for routes that need a key where keys are set."""
+    """The server's state, for routes that need a key where keys are set."""
     serving = serving_of(request)
     check_key(request, serving.settings.api_keys)
     return serving
 
 
 def admitted_serving(request: Request) -> Serving:
-    """The same, for routes that make the model work: no foreign page, and a model that is there."""
+    """The server's state, for routes that make the model work. Raises if the key is wrong, the page foreign
+    or the model not there."""
     serving = keyed_serving(request)
     check_origin(request, serving.settings.origins)
     serving.check_ready()

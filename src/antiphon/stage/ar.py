@@ -280,7 +280,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         return self.steps.budget
 
     def spendable(self, now: float) -> Budget:
-        """A step that may read a prompt is bounded for those who live beside it."""
+        """A step that may read a prompt is bounded for the replies beside it."""
         budget, bound_s = self.budget, self.config.step_s
         rows = self.rows.running
         is_prompt_near = bool(self.waiting) or np.count_nonzero(self.rows.wanted(rows) > 1) > 0
@@ -294,7 +294,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         return budget
 
     def _patience(self, now: float) -> WaitBounds:
-        """Of those whose replies are being drawn here."""
+        """Of the replies that are being drawn here."""
         rows = self.rows.running
         rows = rows[self.rows.planned[rows] >= self.rows.to_compute[rows]]
         return self._around.patience(self.rows.tier[rows], self.rows.slot[rows], now)
@@ -330,7 +330,7 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
         self._is_alone, self._chosen = is_alone, None
 
     def _noted(self, planned: ArStep | None, now: float) -> ArStep | None:
-        """The same; with it the stage is another one, and prompts may have been read."""
+        """The planned step, noted: the stage has changed with it, and prompts may have been read."""
         if planned is not None:
             self.num_changes += 1
             if (planned.counts > 1).any():

@@ -1,4 +1,4 @@
-"""Who lives beside a prompt on one device, and how long a step may keep them waiting."""
+"""The replies that are drawn beside a prompt on one device, and how long a step may delay them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def patience(tier: Ints, tpot_s: Floats, lead_s: Floats, begun: Mask) -> WaitBou
 
 
 class Beside:
-    """How long those can wait whose replies the units of one device make. Owner of when each of these read a
-    prompt last."""
+    """How long the replies that the units of one device make can wait. Owner of when each unit read a prompt
+    last."""
 
     def __init__(self) -> None:
         self._units: dict[str, Callable[[float], WaitBounds]] = {}
@@ -62,17 +62,17 @@ class Beside:
         """When each unit read a prompt last: a short one of another pays for no piece that is worth more."""
 
     def tell(self, unit: str, patience: Callable[[float], WaitBounds]) -> None:
-        """A unit begins, or begins anew. `patience`: of those in it, at a moment."""
+        """A unit begins, or begins anew. `patience`: of the replies in it, at a moment."""
         self._units[unit] = patience
 
     def patience(self, now: float) -> WaitBounds:
-        """Of all of them the least."""
+        """The least of all units."""
         found = [patience(now) for patience in self._units.values()]
         return WaitBounds(*map(min, zip(WaitBounds(), *found, strict=True)))
 
     def bounded(self, unit: str, budget: Budget, now: float) -> Budget:
-        """The same for a step of this unit with prompts, as long as those here can wait. Only leads, where
-        these are the least, last over a few steps."""
+        """The budget of a step of this unit with prompts: its seconds are what the replies can wait. Only
+        leads, where these are the least, last over a few steps."""
         least = self.patience(now)
         has_lead = least.each_s == inf and least.lead_s < least.usual_s
         unread_s = now - self._read_at.get(unit, -inf) if has_lead else None

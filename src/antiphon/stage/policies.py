@@ -154,7 +154,7 @@ class Chooser(ABC, Generic[V, F]):
         return self._around.frontier.num_changes(self._slots)
 
     def _taken(self, now: float) -> tuple[V, StepChoice]:
-        """The same, to be carried out: what was said counts no more."""
+        """What the policies say, to be carried out: they are asked anew after it."""
         chosen = self.choose(now)
         self._chosen = None
         return chosen

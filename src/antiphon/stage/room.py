@@ -14,7 +14,7 @@ from antiphon.stage.kv_asks import KvAsks
 from antiphon.stage.kv_moves import KvMove
 from antiphon.stage.tier_views import Owners
 
-NOBODY: Mapping[str, int] = MappingProxyType({})
+NO_BLOCKS: Mapping[str, int] = MappingProxyType({})
 
 
 class Room:
@@ -27,7 +27,7 @@ class Room:
         """Blocks that are pending free and that requests of the last plan wait for: others have to find
         more."""
         self._num_sought = 0
-        """The same, of what is fetched since the last plan."""
+        """Blocks that fetches since the last plan lack."""
         self._kv, self._known = kv, known
         self._asks, self._writes = asks, writes
 
@@ -60,7 +60,7 @@ class Room:
         self._num_sought += count
 
     def evict(
-        self, wanted: int, last: str, keep: Set[str] = frozenset(), incoming: Mapping[str, int] = NOBODY
+        self, wanted: int, last: str, keep: Set[str] = frozenset(), incoming: Mapping[str, int] = NO_BLOCKS
     ) -> None:
         """As the policy chooses, and then, for what is wanted, whatever there is: what waiting requests begin
         with after all other, the last in the queue first, and what rests as `last` in the end. The policy may

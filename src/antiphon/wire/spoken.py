@@ -84,8 +84,8 @@ class Speeches:
         self.num_cut = 0
         """Replies of which sound was sent, and that were interrupted or truncated."""
         self.unheard_s = 0.0
-        """Of theirs, all together: what was sent and never heard. It never falls: where an estimate and the
-        client's own word differ, the larger counts."""
+        """Sound of those replies that was sent and never heard, in all. It never falls: where an estimate and
+        the client's report differ, the larger counts."""
 
     @property
     def chars_per_s(self) -> float:
