@@ -407,7 +407,9 @@ class Deployment(Written):
         "prompt that begins alike is not computed again. Each API key finds what its own requests left.",
         "off",
     )
-    layer_groups: Positive = key(1, "KV groups that a decoder's layers are split into.", 4)
+    layer_groups: Positive = key(
+        1, "KV groups that a decoder's layers are split into; at most one a layer.", 4
+    )
     step_s: float | None = key(
         None,
         "Seconds of a step while others live beside its prompts, which run in shorter chunks for "

@@ -3,8 +3,9 @@
 Of Qwen3-Omni: `tiny` has random weights in which every branch matters; exactness tests compare against it.
 `medium` is the same at 60 times the work, for benchmarks. `small` has learned to reply in short English, and
 its voice is a murmur that ends soon after the text does. Of all others every size is random. All load
-unchanged in transformers. This room makes and opens files; it must not know the engine or the model code
-that reads them.
+unchanged in transformers. Each family's exactness is tested on a checkpoint of its own, and nothing is
+fetched for a test: so each has its config, tokenizer, processor files and weights here. This room makes and
+opens files; it must not know the engine or the model code that reads them.
 """
 
 from __future__ import annotations

@@ -188,6 +188,8 @@ class Driver:
                 self._run(order)
 
     def _render(self, order: RenderPrompt) -> None:
+        """On this thread, which decides: the next decision has the answer, and facts keep their order. It
+        takes some 2 ms for 1,000 tokens of text; 10,000 hold up the next step by some 0.1 s."""
         rendered, guides = self._rendered(order), self._engine.guides
         if order.guide is None or guides is None or isinstance(rendered, PromptFailed):
             self._facts.append(rendered)

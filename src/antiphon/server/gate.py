@@ -31,6 +31,10 @@ Tier = Literal["latency", "best_effort"]
 class GatedEngine:
     """An `EngineClient` that lets so many responses in; one more ends as failed, naming the limit.
 
+    It keeps open responses by tier, for the limits. `EngineProcess` keeps them too, to fail them when its
+    process dies. Each reads the outputs that pass it, so both have sinks. They are apart because any other
+    `EngineClient` is gated as well, and has no process that could die.
+
     Every surface sends through it, so sockets and HTTP share one count. Best-effort responses have a limit of
     their own: they give way to live ones in the engine, and so they do here.
     """
