@@ -10,8 +10,7 @@ import pytest
 from antiphon.core.errors import ProtocolError
 from antiphon.wire.chat import ChatRequest
 from antiphon.wire.chat_reading import check_media
-from antiphon.wire.inputs import check_taken
-from antiphon.wire.parsing import converted
+from antiphon.wire.parsing import check_taken, converted
 from wire.harness import INFO, Driver
 from wire.test_chat_reading import inline
 

@@ -44,10 +44,9 @@ from antiphon.wire.chat import (
 )
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import AskedGuide, guide_of
-from antiphon.wire.inputs import check_taken
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.media_urls import bytes_of, media_of
-from antiphon.wire.parsing import check_depth
+from antiphon.wire.parsing import check_depth, check_taken
 from antiphon.wire.ports import MediaFiles
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.sampling_overrides import Wishes, sampling_of

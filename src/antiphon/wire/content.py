@@ -31,9 +31,8 @@ from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import Incoming, Transcription, transcript_options
-from antiphon.wire.inputs import check_taken
 from antiphon.wire.limits import Limits, MediaRoom, check
-from antiphon.wire.parsing import check_depth, converted
+from antiphon.wire.parsing import check_depth, check_taken, converted
 from antiphon.wire.ports import Media
 from antiphon.wire.tools import check_place
 from antiphon.wire.windows import pieces_of

@@ -11,6 +11,7 @@ from msgspec import inspect
 
 from antiphon.core.counted import counted
 from antiphon.core.errors import ProtocolError
+from antiphon.core.model_info import ModelInfo
 from antiphon.wire.client_events import EVENTS, ClientEvent
 from antiphon.wire.errors import cut, shown
 from antiphon.wire.limits import Limits, check
@@ -263,3 +264,11 @@ def _inside(kind: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
             yield kind.item_type
         case _:
             pass
+
+
+def check_taken(kind: str, info: ModelInfo, at: str) -> None:
+    """Raise ProtocolError unless the model takes media of this kind, "audio" or "image". at: the part that
+    brings it."""
+    if kind not in info.inputs:
+        takes = " and ".join(("text", *info.inputs))
+        raise ProtocolError(f"The model {info.name} takes {takes}: leave {kind} out.", param=f"{at}.type")
