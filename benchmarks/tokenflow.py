@@ -12,10 +12,11 @@ Every system decides about the same people (paired seeds).
     calibrated-more  the other two, and (d) with readers of two rates
     datasheet   some of it at a datasheet's times
     crowds      other machines, models and arrivals, at a datasheet's times
-    ablation    table 2: without the host, without write-through, on links of two speeds
+    ablation    table 2: without host, write-through, or copies beside others or steps, on links of two speeds
     settings    figures 20, 22 and 23: reading rates, the interval, how conservative preemption is
     claims      what the others get where a fifth says that it reads 100 tokens a second
     agents      what readers get beside agents, whose texts nobody reads (§8)
+    h200        table 1's bursts on the H200, one seed
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import msgspec
 import tokenflow_page
 import yaml
 from liveserve import NOBODY, written
+from tokenflow_copies import Alone, InTurn
 
 from antiphon.bench import provenance
 from antiphon.bench.statistics import mean_interval, ratio_interval
@@ -45,8 +47,9 @@ from antiphon.latency.shapes import find_shape
 from antiphon.metrics.recorder import fold
 from antiphon.metrics.slo import Slo
 from antiphon.metrics.summary import figures
+from antiphon.sim.devices import Devices
 from antiphon.sim.model import SimEngine, engine_of
-from antiphon.sim.run import Outcome, Setup, simulate
+from antiphon.sim.run import Outcome, Setup, Simulation, machine
 from antiphon.sim.sizes import Sizes
 from antiphon.wire.readers import ReaderRates
 from antiphon.workload.fitted import QUANTILES
@@ -166,6 +169,8 @@ class Load(msgspec.Struct, frozen=True):
 KIB = 1024
 POOL_4090 = 40 * KIB
 """Tokens of Llama3-8B for which a 4090 has room: 24 GB, 16 of them weights."""
+POOL_H200 = 196 * KIB
+"""The same of an H200, where weights and KV have three tenths of its memory (§7.3)."""
 LONG_IN, LONG_OUT = about(1024), about(2048)
 
 
@@ -178,8 +183,7 @@ def poisson(rate: float) -> dict[str, Any]:
 
 
 def table_1(more_ms: float = 0.0) -> dict[str, Load]:
-    """On the 4090. How many come as Poisson the paper does not say: 80 here. On the H200 200 and 400 requests
-    with replies of 2,048 and 4,096 tokens would take this script hours."""
+    """On the 4090. How many come as Poisson the paper does not say: 80 here."""
 
     def on_4090(name: str, arrivals: dict[str, Any], sessions: int, **laws: dict[str, Any]) -> Load:
         return Load(name, "RTX-4090", arrivals, sessions, POOL_4090, more_ms=more_ms, **laws)
@@ -191,7 +195,15 @@ def table_1(more_ms: float = 0.0) -> dict[str, Load]:
         "c": on_4090("(c): Poisson 2/s, S/S", poisson(2), 80),
         "d": on_4090("(d): Poisson 4/s, S/S", poisson(4), 80),
         "d, mixed": on_4090("(d), half read 8 and half 20", poisson(4), 80, rate=UNLIKE),
+        "a, long": on_4090("(a), replies of 2,048", burst(60), 60, reply=LONG_OUT),
     }
+
+
+def table_1_on_h200() -> tuple[Load, ...]:
+    """The bursts. Replies are twice as long there."""
+    short = Load("H200 (a): burst of 400, S/S", "H200", burst(400), 400, POOL_H200, reply=about(2048))
+    long = {"prompt": LONG_IN, "reply": about(4096)}
+    return short, Load("H200 (b): burst of 200, L/L", "H200", burst(200), 200, POOL_H200, **long)
 
 
 def fitted_ms() -> float:
@@ -235,6 +247,7 @@ class System(msgspec.Struct, frozen=True):
     step_tokens  of a step, prompts and replies together
     is_reserved  a reply begins only where the usual length of one has room
     has_host     KV may be kept in the host's memory
+    devices      how they carry out copies
     """
 
     name: str
@@ -243,6 +256,7 @@ class System(msgspec.Struct, frozen=True):
     step_tokens: int = STEP_TOKENS
     is_reserved: bool = False
     has_host: bool = False
+    devices: type[Devices] = Devices
 
     def write(self, folder: Path) -> None:
         """The preset's file, if it is not there: other processes may read it."""
@@ -273,11 +287,17 @@ class System(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(node, ar=ar)
 
 
-def tokenflow(name: str, has_host: bool = True, **options: Any) -> System:
+def tokenflow(name: str, has_host: bool = True, devices: type[Devices] = Devices, **options: Any) -> System:
     """With these options of its policy."""
     choice = {"policy": "token-buffer", **options}
     decisions = ("step", "pace", "evict", "write", "fetch")
-    return System(name, "tokenflow", dict.fromkeys(decisions, choice) if options else {}, has_host=has_host)
+    return System(
+        name,
+        "tokenflow",
+        dict.fromkeys(decisions, choice) if options else {},
+        has_host=has_host,
+        devices=devices,
+    )
 
 
 FIRST, RESERVED = System("prompts first"), System("room reserved", is_reserved=True)
@@ -293,6 +313,9 @@ ABLATED = (
     OURS,
     tokenflow("without the host", has_host=False),
     tokenflow("without write-through", write=False),
+    tokenflow("copies one way at a time", devices=InTurn),
+    tokenflow("steps wait for copies", devices=Alone),
+    tokenflow("steps wait, without write-through", devices=Alone, write=False),
     RESERVED,
 )
 
@@ -313,7 +336,9 @@ def outcome_of(point: Point, work: Path) -> Outcome:
     """Of one run."""
     workload = changed(find(WORKLOAD), point.load.settings)
     engine = point.system.engine(work, point.load)
-    found = simulate(Setup(workload, point.load.profile, point.seed, engine, patience_s=3600.0), NOBODY)
+    setup = Setup(workload, point.load.profile, point.seed, engine, patience_s=3600.0)
+    devices = point.system.devices(setup.costs, engine.node.placed, engine.block_bytes, engine.position_bytes)
+    found = Simulation(setup, carrier=replace(machine(setup), devices=devices)).play(NOBODY)
     if found.overruled or found.incidents:
         raise RuntimeError(f"{point.name}: {found.overruled} {found.incidents}")
     return found
@@ -341,7 +366,7 @@ Found = list[dict[str, float]]
 
 
 class Runs:
-    """Figures by point, two runs at a time."""
+    """Figures by point, as many runs at a time as the pool has processes."""
 
     def __init__(self, work: Path, pool: ProcessPoolExecutor, seeds: int) -> None:
         self._work, self._pool, self._seeds = work, pool, seeds
@@ -417,6 +442,12 @@ def ablation(runs: Runs) -> dict[str, Any]:
     return told
 
 
+def h200(runs: Runs) -> dict[str, Any]:
+    """At the datasheet's times."""
+    systems = OURS, RESERVED, ANDES_LIKE, TURNS
+    return {load.name: compared(runs.at(systems, load)) for load in table_1_on_h200()}
+
+
 def settings(runs: Runs) -> dict[str, Any]:
     load = table_1()["a"]
     told: dict[str, Any] = {}
@@ -471,13 +502,14 @@ def agents(runs: Runs) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[Runs], dict[str, Any]]] = {
     "calibrated": table(BESIDE, "a", "d"),
-    "calibrated-more": table(BESIDE, "c", "b", "d, mixed"),
+    "calibrated-more": table(BESIDE, "c", "b", "d, mixed", "a, long"),
     "datasheet": table((*BASELINES, OURS), "a", "d", is_calibrated=False),
     "ablation": ablation,
     "crowds": crowds,
     "settings": settings,
     "claims": claims,
     "agents": agents,
+    "h200": h200,
 }
 
 
@@ -488,8 +520,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("evaluation/tokenflow"), help="of what is done")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many of each")
+    parser.add_argument("--at-once", type=int, default=2, help="runs")
     arguments = parser.parse_args()
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(arguments.at_once) as pool:
         runs = Runs(arguments.work, pool, arguments.seeds)
         for part in arguments.parts:
             provenance.keep(PARTS[part](runs), RESULTS / f"tokenflow-{part}.json")
