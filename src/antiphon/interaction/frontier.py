@@ -57,12 +57,13 @@ class Frontier:
     def _name_columns(self) -> None:
         """Each a row of a table: to write to one of them takes half the time that a table's row does.
 
+        rate    tokens a second that its reader takes; inf: an agent takes all there is; nan: not known
         read_s  seconds that a reader needs for a token; nan: nobody is known to read it
         told_s  seconds that its reader has read of it, by their own last word; nan: they said nothing
         most_s  what is ahead of a reader counts for so many seconds at most
         """
         seconds, flags, counts, self._made = self._tables
-        self._dry_at, self._asked_at, self._read_s, self._told_s, self._most_s = seconds
+        self._dry_at, self._asked_at, self._rate, self._read_s, self._told_s, self._most_s = seconds
         self._begun, self._is_spoken, self._is_silent, self._is_stopped, self._is_short = flags
         self._source, self._num_gaps = counts
         self._made_by = list(self._made)
@@ -86,8 +87,10 @@ class Frontier:
         self._asked_at[slot], self._is_spoken[slot] = asked_at, is_spoken
         per_s = AUTO_PER_S if rate == "auto" else rate or nan
         if 0 < per_s < inf and not is_spoken:
-            self._read_s[slot] = 1.0 / per_s
-            self._most_s[slot] = AUTO_LEAD_S if rate == "auto" else inf
+            is_agent = rate == "auto"
+            read_s = self._read_s[slot] = 1.0 / per_s
+            self._rate[slot] = inf if is_agent else 1.0 / read_s
+            self._most_s[slot] = AUTO_LEAD_S if is_agent else inf
             self._num_read += 1
         self._changes[slot] += 1
         return slot
@@ -176,7 +179,7 @@ class Frontier:
         call all the same, and a model without such a token never tells."""
         if np.isnan(self._read_s[slot]):
             return
-        self._read_s[slot], self._most_s[slot] = 1.0 / AUTO_PER_S, AUTO_LEAD_S
+        self._read_s[slot], self._rate[slot], self._most_s[slot] = 1.0 / AUTO_PER_S, inf, AUTO_LEAD_S
         self._changes[slot] += 1
 
     def sound(self, num_frames: int, num_samples: int) -> None:
@@ -241,8 +244,8 @@ class Frontier:
         is_spoken = self._is_spoken[slots]
         if stage:
             return np.where(is_spoken, rate, nan)
-        read = np.where(self._most_s[slots] < inf, inf, 1.0 / self._read_s[slots])
-        return np.where(is_spoken & ~self._is_silent[slots], rate, read)
+        is_heard = is_spoken & ~self._is_silent[slots]
+        return np.where(is_heard, rate, self._rate[slots])
 
     def made(self, stage: int, slot: int) -> int:
         """Tokens or frames that the stage has made of it."""
@@ -259,6 +262,6 @@ class Frontier:
 
 def _tables(num_stages: int, size: int) -> list[NDArray[Any]]:
     """Seconds, flags, counts, and what each stage has made, [columns, size] each: nothing has come."""
-    seconds = np.full((5, size), nan)
+    seconds = np.full((6, size), nan)
     seconds[-1] = inf
     return [seconds, np.zeros((5, size), np.bool_), *(np.zeros((n, size), np.int64) for n in (2, num_stages))]

@@ -109,10 +109,12 @@ class Rounds:
         if self._falls_back or self._host is None or not self._host.num_blocks:
             rates, most_per_s = self._demand(view, step_s)
             self._note_load(rates[of_people], most_per_s)
-        gains = self._gains(view, step_s)
-        stuck = _stuck(view)
-        gains.gain[:num_rows][stuck] = -1.0
-        fixed = np.concatenate((self._fixed(view) & ~stuck, coming))
+        gains, stays = self._gains(view, step_s), self._fixed(view)
+        if view.rows_behind >= 1:
+            stuck = _stuck(view)
+            gains.gain[:num_rows][stuck] = -1.0
+            stays &= ~stuck
+        fixed = np.concatenate((stays, coming))
         if self.is_fcfs:
             rank = by_age(view, in_set & ~fixed)
         else:
@@ -150,12 +152,12 @@ class Rounds:
         interval_s, rate, num_rows = self._interval_s, view.rate, view.num_rows
         runs_s = np.full(len(lead_s), interval_s)
         runs_s[num_rows:] -= np.minimum(self._overhead_s(view, step_s), MOST_LOST * interval_s)
-        unknown = np.isnan(rate)
+        is_agent = rate == inf
         made = runs_s / step_s if step_s > 0 else runs_s * 2 * np.where(np.isfinite(rate), rate, 1.0)
-        read_s = made / np.where(rate > 0, rate, 1.0)
-        read_s[unknown] = interval_s
+        read_s = made / rate
+        read_s[np.isnan(rate)] = interval_s
         worth = np.minimum(np.maximum(2.0 - lead_s / self._value_s, 0.0), 1.0)
-        worth[rate == inf] = 1.0
+        worth[is_agent] = 1.0
         risk = np.exp(1.0 - lead_s / interval_s) * (1.0 - np.exp(-read_s / interval_s))
         gain = worth * runs_s / interval_s + self._gamma * risk
         gain[(view.tier != LATENCY) | (lead_s == inf)] = -1.0
@@ -228,10 +230,10 @@ def known_s(seconds: float) -> float:
 
 
 def _stuck(view: StepView) -> Mask:
-    """Rows that have shown nothing and can write no more, while a stage behind has no row for them: those
-    that have one there may be among those that gave way to them. [rows]."""
+    """Rows that have shown nothing and can write no more. Where a stage behind has no row free, those that
+    have one there may be among those that gave way to them. [rows]."""
     rows = slice(view.num_rows)
-    return ~(view.ready[rows] | view.begun[rows]) & (view.rows_behind >= 1)
+    return ~(view.ready[rows] | view.begun[rows])
 
 
 def _decoding_s(view: StepView, num: int) -> float:

@@ -167,9 +167,10 @@ class TokenBuffer:
         self._leads_s = None
         num_rows = self._num_rows = view.num_rows
         self._block_size = view.block_size
-        if self._brings:
-            for one in self._brings.keys() - {*view.request[num_rows:].tolist()}:
-                del self._brings[one]
+        goes_on = view.begun[num_rows:].copy()
+        self._paused = {*view.request[num_rows:][goes_on].tolist()}
+        for one in self._brings.keys() - self._paused:
+            del self._brings[one]
         plan_before = self._plan
         waits = self._waiting(view)
         if not view.num_blocks or not self._is_pressed(view, waits):
@@ -179,8 +180,6 @@ class TokenBuffer:
             still = self._plan.resumes.requests
             self._brings = {one: does for one, does in self._brings.items() if does or one in still}
         self._is_anew = self._rounds.has_host and self._plan is not plan_before
-        goes_on = view.begun[num_rows:].copy()
-        self._paused = {*view.request[num_rows:][goes_on].tolist()}
         goes_on &= view.ready[num_rows:]
         if self._plan is not None:
             goes_on &= self._places(view) >= 0

@@ -76,11 +76,10 @@ def by_gain(view: StepView, among: Mask, gains: Gains) -> Ints:
 
 def chosen_of(view: StepView, fixed: Mask, rank: Ints, gains: Gains, swaps: bool) -> Mask:
     """Greedy, as far as the device has blocks and rows; then (`swaps`) swaps across the cut: [n]. fixed: [n],
-    those that are chosen already; rank: indices, the first first."""
+    those that are chosen already; rank: indices of others, the first first."""
     chosen = fixed.copy()
     room = view.num_blocks - int(gains.blocks[fixed].sum())
     rows = view.num_rows + view.num_free_rows + view.num_pending_rows - int(np.count_nonzero(fixed))
-    rank = rank[~chosen[rank]]
     wanted = gains.blocks[rank]
     fits = wanted.cumsum() <= room
     fits[max(rows, 0) :] = False

@@ -283,8 +283,7 @@ class ArCandidates(Candidates):
 
     @column
     def reading(self) -> Mask:
-        rows = self.rows_in_use
-        reading = self._rows.planned[rows] < self._rows.to_compute[rows]
+        reading = self.context[: self.num_rows] < self._rows.to_compute[self.rows_in_use]
         return self._with(reading, np.ones(len(self.waiting), np.bool_)) if self.waiting else reading
 
     @column
@@ -299,9 +298,9 @@ class ArCandidates(Candidates):
 
     @column
     def needs(self) -> Ints:
-        rows, size = self.rows_in_use, self.block_size
-        ends = self._rows.planned[rows] + self._rows.wanted(rows)
-        own = np.maximum(-(-ends // size) - self._rows.blocks[rows], 0)
+        num_rows = self.num_rows
+        ends = self.context[:num_rows] + self.tokens[:num_rows]
+        own = np.maximum(-(-ends // self.block_size) - self.held[:num_rows], 0)
         return self._with(own, self._columns.needs)
 
     @column

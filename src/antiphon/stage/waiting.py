@@ -37,7 +37,7 @@ class WaitingQueue:
         self._conditioned = conditioned
         self._held = held
         self._requests: list[ArRequest] = []
-        self._table = np.zeros((len(WaitingColumns.__slots__), 0), np.int64)
+        self._have(np.zeros((len(WaitingColumns.__slots__), 0), np.int64))
         self._lacking: dict[int, frozenset[int]] = {}
         """Media that requests turned out to lack, since they were asked for."""
         self._head: ArRequest | None = None
@@ -58,9 +58,8 @@ class WaitingQueue:
         found = (self.columns.tier == int(tier)).nonzero()[0]
         return self._requests[int(found[0])] if len(found) else None
 
-    @property
-    def columns(self) -> WaitingColumns:
-        return WaitingColumns(self._table)
+    def _have(self, table: Ints) -> None:
+        self._table, self.columns = table, WaitingColumns(table)
 
     @property
     def in_turn(self) -> list[ArRequest]:
@@ -73,7 +72,7 @@ class WaitingQueue:
         """At its place."""
         at = self._place(request)
         self._requests.insert(at, request)
-        self._table = np.insert(self._table, at, self._column(request), axis=1)
+        self._have(np.insert(self._table, at, self._column(request), axis=1))
 
     def changed(self, request: ArRequest) -> None:
         """It has other inputs or credit, or would find something else in the cache."""
@@ -85,7 +84,7 @@ class WaitingQueue:
         del self._requests[at]
         if request is self._head:
             self._head = None
-        self._table = np.delete(self._table, at, axis=1)
+        self._have(np.delete(self._table, at, axis=1))
         self._lacking.pop(request.request, None)
 
     def _place(self, request: ArRequest) -> int:
