@@ -71,13 +71,21 @@ class StageKv:
     def cached(self, owner: str, prefix: Prefix) -> int:
         """Leading tokens of a prompt that `open` would find cached now. What rests under the owner's name has
         names that are found, so the search begins behind it."""
-        size, most = self.block_size, len(prefix.keys) - 1
         own = self.resting.get(owner)
         cached = 0 if own is None else self._own_part(own, prefix, own.num_ready)
-        num = cached // size
-        while num < most // size and self.blocks.find(prefix.chain[num]) is not None:
+        return max(cached, self._reach(prefix, cached // self.block_size) * self.block_size)
+
+    def num_cached(self, owner: str, prefix: Prefix) -> int:
+        """How many whole blocks that is."""
+        own = self.resting.get(owner)
+        return self._reach(prefix, 0 if own is None else self._own_blocks(own, prefix, own.num_ready))
+
+    def _reach(self, prefix: Prefix, num: int) -> int:
+        """Leading blocks of a prompt that are found by their names, of which the first `num` are there."""
+        most = (len(prefix.keys) - 1) // self.block_size
+        while num < most and self.blocks.find(prefix.chain[num]) is not None:
             num += 1
-        return max(cached, num * size)
+        return num
 
     def find(self, owner: str, prefix: Prefix) -> tuple[int, int]:
         """The same, and how many of the blocks that hold them running sequences hold too."""
@@ -235,16 +243,20 @@ class StageKv:
         """Leading tokens of a prompt in the first blocks of a resting sequence. The last of them may be in a
         block that others read too, and then it does not count."""
         size, most = self.block_size, len(prefix.keys) - 1
-        same = min(num_held, len(own.chain), most // size)
-        if same and own.chain[same - 1] == prefix.chain[same - 1]:  # a name says what is before it too
-            start = same * size
-            same = start if num_held <= same else start + common_prefix(own.keys[start:], prefix.keys[start:])
-        else:
-            same = common_prefix(own.keys, prefix.keys)
+        num = self._own_blocks(own, prefix, num_held)
+        start = num * size
+        same = start if num_held <= num else start + common_prefix(own.keys[start:], prefix.keys[start:])
         cached = min(same, most, num_held * size)
         if cached % size and self.blocks.must_not_change(own.blocks[cached // size]):
             cached -= cached % size
         return cached
+
+    def _own_blocks(self, own: Sequence, prefix: Prefix, num_held: int) -> int:
+        """How many whole blocks that is."""
+        most = min(num_held, len(own.chain), (len(prefix.keys) - 1) // self.block_size)
+        if most and own.chain[most - 1] == prefix.chain[most - 1]:  # a name says what is before it too
+            return most
+        return min(common_prefix(own.keys, prefix.keys) // self.block_size, most)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is where its holders say."""

@@ -101,9 +101,8 @@ class Fetches:
         owner, chain = wanted.owner, wanted.prefix.chain
         if owner in self.coming:
             return True
-        size, most = self._kv.block_size, len(wanted.prefix.keys) - 1
-        found = self._kv.cached(owner, wanted.prefix) // size
-        if found >= most // size:
+        found = self._kv.num_cached(owner, wanted.prefix)
+        if found >= (len(wanted.prefix.keys) - 1) // self._kv.block_size:
             return False
         sequence = self._kv.resting.get(owner)
         if sequence is not None and found < len(sequence.blocks):

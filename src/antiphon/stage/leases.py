@@ -37,7 +37,7 @@ class Leases:
         filled = self.lease_of(request, prefix)
         if filled is None:
             return True
-        cached = self._kv.cached(request.owner, prefix) // self._kv.block_size
+        cached = self._kv.num_cached(request.owner, prefix)
         cache = self._kv.blocks.num_free - self._kv.num_free_beside(request.owner, prefix)
         count = max(filled[0], promise - cached) + cache
         self._room.make_room(count, last=request.owner, keep=self._fetches.coming)

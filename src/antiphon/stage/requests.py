@@ -190,13 +190,9 @@ class RequestSizes:
 
     def __init__(self, config: ArConfig, num_blocks: int) -> None:
         self._config = config
-        self._held = num_blocks * config.block_size
-
-    @property
-    def capacity(self) -> int:
+        held, most = num_blocks * config.block_size, config.max_context_tokens
+        self.capacity = held if most is None else min(most, held)
         """Tokens that one request may have in the KV if it is alone there."""
-        most = self._config.max_context_tokens
-        return self._held if most is None else min(most, self._held)
 
     def limit(self, request: ArRequest) -> int:
         """Tokens to draw, at most what the context holds beside the prompt.
