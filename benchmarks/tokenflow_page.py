@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from evaluation_plots import filled, rows_of
-from liveserve_page import interval
 
 from antiphon.bench.plots.style import colour, page
 
@@ -70,13 +69,19 @@ def on_the_engine(result: dict[str, Any]) -> list[str]:
     return rows_of(f"system | {' | '.join(ON_THE_ENGINE)}", rows)
 
 
+def ratio(told: list[float | None]) -> str:
+    """With its interval, where there is more than one seed."""
+    middle, low, high = told
+    return f"{middle:.2f}" if low is None else f"{middle:.2f} ({low:.2f}-{high:.2f})"
+
+
 def ratios(result: dict[str, Any]) -> list[str]:
     """Of a part: ours as a multiple of each baseline's, with the 95 % interval over the paired seeds."""
     rows: list[list[str]] = []
     for load, found in result.items():
         others = found.get("tokenflow against", {}) if isinstance(found, dict) else {}
         for at, (system, one) in enumerate(others.items()):
-            rows.append([load if at == 0 else "", system, *(interval(one[name]) for name in RATIOS.values())])
+            rows.append([load if at == 0 else "", system, *(ratio(one[name]) for name in RATIOS.values())])
     return rows_of(f"load | tokenflow against | {' | '.join(RATIOS)}", rows)
 
 
