@@ -293,4 +293,4 @@ class RestingSequences:
             assert not any(lacking[: sequence.num_coming]), "a block that lacks a group counts as there"
             assert all(lacking[sequence.num_coming :]), "a whole block does not count as there"
             assert sequence.num_blocks <= -(-len(sequence.keys) // self._block_size), "blocks without keys"
-            assert len(sequence.chain) == len(sequence.keys) // self._block_size, "a full block without a name"
+            assert len(sequence.chain) == len(sequence.keys) // self._block_size, "a block without a name"
