@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from antiphon import Omni, Request
 from antiphon.core.plans import CodecStep, ints
 from antiphon.engine import sampler
-from exactness.conftest import World, user
+from exactness.conftest import World, make_world, user
 from exactness.oracle import Expected
 from exactness.talk import GREEDY, MAX_TEXT, Said, Talk
 
@@ -45,6 +47,12 @@ def ask_all(world: World, talk: Talk, indices: range | list[int], pause: int = 0
 
 def test_batched(world: World) -> None:
     ask_all(world, world.talk(), range(len(world.contents)))
+
+
+def test_as_many_code_groups_as_released_checkpoints_have(tmp_path: Path) -> None:
+    wide = make_world(tmp_path / "tiny", seed=0)
+    assert wide.omni.engine.node.ar["talker"].width == 16
+    ask_all(wide, wide.talk(), [0, 3], 2)
 
 
 def test_alone(world: World) -> None:
