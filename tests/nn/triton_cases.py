@@ -100,7 +100,8 @@ def test_all_variants_are_compiled_at_the_first_call(monkeypatch: pytest.MonkeyP
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
             def launch(*values: Any, **constants: Any) -> None:
                 launched.add(tuple(sorted(constants.items())))
-                self._kernel[grid](*values, **constants)
+                if not INTERPRETED:  # there nothing is compiled, and long rows take seconds
+                    self._kernel[grid](*values, **constants)
 
             return launch
 
