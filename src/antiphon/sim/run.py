@@ -273,7 +273,7 @@ def machine(setup: Setup) -> Machine:
     devices = Devices(setup.costs, node.placed, engine.block_bytes, engine.position_bytes)
     _, *talkers = [stage for stage in graph.reply_stages if stage in node.ar]
     ears = RecordingEncoder()
-    limits_all = all(group.max_output_tokens is not None for group in setup.workload.groups.values())
+    limits_all = all(group.max_output_tokens is not None for group in setup.workload.people.values())
     return Machine(
         {unit.name: stage_model(engine, graph.stage(unit.stage), ears, limits_all) for unit in node.placed},
         devices,
