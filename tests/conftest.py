@@ -139,6 +139,12 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def writer_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that writes only, made once per test session. It is loaded in half the time."""
+    return make_demo(tmp_path_factory.mktemp("writer") / "tiny", model="llama", size="tiny")
+
+
+@pytest.fixture(scope="session")
 def cascade_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny cascade, made once per test session."""
     return make_demo(tmp_path_factory.mktemp("cascade") / "tiny", model="cascade", seed=1)
