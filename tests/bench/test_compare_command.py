@@ -124,10 +124,10 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_every_server(tiny_checkpoint: Path, tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_every_server(writer_checkpoint: Path, tmp_path: Path, number: int) -> None:
     serve = "--device cpu --threads 1"
-    words = ["a=baseline", "b=baseline", "--model", str(tiny_checkpoint), "--serve", serve]
-    options = ["--seeds", "5", "--workload", "smoke", "--duration", "60", "--out", str(tmp_path)]
+    words = ["a=baseline", "b=baseline", "--model", str(writer_checkpoint), "--serve", serve]
+    options = ["--seeds", "5", "--workload", "readers", "--duration", "60", "--out", str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([*COMMAND, *words, *options], stderr=log, stdout=log)
     try:

@@ -71,9 +71,9 @@ def servers_of(pid: int) -> list[int]:
     return [int(child) for child in children]
 
 
-async def test_start_die_start_again_stop(tiny_checkpoint: Path, tmp_path: Path) -> None:
+async def test_start_die_start_again_stop(writer_checkpoint: Path, tmp_path: Path) -> None:
     target = Target("baseline", preset="baseline")
-    launch = Launch(str(tiny_checkpoint), OPTIONS, tmp_path, start_s=60)
+    launch = Launch(str(writer_checkpoint), OPTIONS, tmp_path, start_s=60)
     said: list[str] = []
     async with Servers(launch, say=said.append) as servers:
         async with servers.ready(target) as first:
@@ -94,8 +94,8 @@ async def test_start_die_start_again_stop(tiny_checkpoint: Path, tmp_path: Path)
     assert not servers_of(os.getpid())
 
 
-async def test_servers_for_one_run_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    launch = Launch(str(tiny_checkpoint), OPTIONS, tmp_path, start_s=60)
+async def test_servers_for_one_run_alone(writer_checkpoint: Path, tmp_path: Path) -> None:
+    launch = Launch(str(writer_checkpoint), OPTIONS, tmp_path, start_s=60)
     async with Servers(launch, keep=False) as servers:
         async with servers.ready(Target("baseline", preset="baseline")) as ready:
             assert ready.is_fresh
@@ -111,8 +111,8 @@ async def test_a_server_that_cannot_start(tmp_path: Path) -> None:
     assert "none-such" in str(error.value)
 
 
-async def test_a_server_that_takes_too_long(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    launch = Launch(str(tiny_checkpoint), OPTIONS, tmp_path, start_s=0.3)
+async def test_a_server_that_takes_too_long(writer_checkpoint: Path, tmp_path: Path) -> None:
+    launch = Launch(str(writer_checkpoint), OPTIONS, tmp_path, start_s=0.3)
     async with Servers(launch) as servers:
         with pytest.raises(AntiphonError, match=r"not ready within 0\.3 s"):
             async with servers.ready(Target("baseline", preset="baseline")):

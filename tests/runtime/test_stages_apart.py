@@ -90,11 +90,12 @@ def end_of(heard: list[Output]) -> ResponseEnded:
     return heard[-1]
 
 
-async def test_answers_and_leaves_nothing(tiny_checkpoint: Path) -> None:
+async def test_answers_loses_a_stage_that_hangs_and_leaves_nothing(tiny_checkpoint: Path) -> None:
+    """A stage is asked whether it is there, with nothing to do as well; the others, which answer, stay."""
     before, shown = sockets(), []
     engine = EngineProcess()
     try:
-        start = Start(str(tiny_checkpoint), "x", APART)
+        start = Start(str(tiny_checkpoint), "x", msgspec.structs.replace(APART, silence_limit_s=1.0))
         await engine.start(start, lambda what, *_: shown.append(what))
         assert {f"loading {stage}" for stage in STAGES} <= set(shown), "of each stage its own progress"
         pids = children(engine.pid)
@@ -104,6 +105,14 @@ async def test_answers_and_leaves_nothing(tiny_checkpoint: Path) -> None:
         up = [Metric.UNIT_UP.of_unit(stage) for stage in STAGES]
         await until(lambda: all(engine.stats.get(name) == 1 for name in up), 3)
         assert not engine.lost
+        os.kill(pids["talker"], signal.SIGSTOP)
+        lost = ask(engine, "c", LONG)
+        await until(lambda: is_over(lost), 10)
+        assert (end_of(lost).status, end_of(lost).reason) == ("failed", "stage_lost")
+        assert "its process hangs: no answer for 1 s" in end_of(lost).message
+        stay = {pids[stage] for stage in STAGES if stage != "talker"}
+        await until(lambda: not engine.lost and stay < set(child_pids(engine.pid)), BACK_S)
+        pids["talker, again"] = child_pids(engine.pid)[-1]
     finally:
         await engine.stop()
     assert not [pid for pid in pids.values() if is_running(pid)]
@@ -134,24 +143,6 @@ async def test_a_killed_stage_ends_its_responses_and_comes_back(
     await until(lambda: engine.stats.get(Metric.UNIT_UP.of_unit(victim)) == 1, 3)
     assert engine.stats[Metric.UNIT_RESTARTS.of_unit(victim)] == 1
     engine.send(SessionClosed("c"))
-
-
-async def test_a_stage_that_hangs_is_lost(tiny_checkpoint: Path) -> None:
-    """It is asked whether it is there, with nothing to do as well; who does answer stays."""
-    engine = EngineProcess()
-    try:
-        options = msgspec.structs.replace(APART, silence_limit_s=1.0)
-        await engine.start(Start(str(tiny_checkpoint), "x", options), silent)
-        pids = children(engine.pid)
-        os.kill(pids["talker"], signal.SIGSTOP)
-        heard = ask(engine, "a", LONG)
-        await until(lambda: is_over(heard), 10)
-        assert (end_of(heard).status, end_of(heard).reason) == ("failed", "stage_lost")
-        assert "its process hangs: no answer for 1 s" in end_of(heard).message
-        stay = {pids[stage] for stage in STAGES if stage != "talker"}
-        await until(lambda: not engine.lost and stay < set(child_pids(engine.pid)), BACK_S)
-    finally:
-        await engine.stop()
 
 
 @pytest.mark.slow
@@ -193,18 +184,22 @@ async def test_a_stopped_stage_holds_memory_down_and_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("when", "victim"),
+    ("model", "num_stages", "when", "victim"),
     [
-        ("loading thinker", "server"),
-        ("ready", "engine"),
-        pytest.param("loading thinker", "engine", marks=pytest.mark.slow),
-        pytest.param("ready", "server", marks=pytest.mark.slow),
+        ("tiny_checkpoint", 4, "loading thinker", "server"),
+        ("writer_checkpoint", 1, "ready", "engine"),
+        pytest.param("tiny_checkpoint", 4, "loading thinker", "engine", marks=pytest.mark.slow),
+        pytest.param("tiny_checkpoint", 4, "ready", "engine", marks=pytest.mark.slow),
+        pytest.param("tiny_checkpoint", 4, "ready", "server", marks=pytest.mark.slow),
     ],
 )
-async def test_orphans_end(tiny_checkpoint: Path, victim: str, when: str) -> None:
+async def test_orphans_end(
+    request: pytest.FixtureRequest, model: str, num_stages: int, when: str, victim: str
+) -> None:
     """Whoever is killed above them, no process is left."""
-    with serving(tiny_checkpoint, when, "apart") as (server, pid):
-        pids = [pid, *children(pid).values()]
+    with serving(request.getfixturevalue(model), when, "apart") as (server, pid):
+        pids = [pid, *child_pids(pid)]
+        assert len(pids) == 1 + num_stages
         assert all(map(is_running, pids))
         os.kill(server.pid if victim == "server" else pid, signal.SIGKILL)
         await until(lambda: not any(map(is_running, pids)), 5)
