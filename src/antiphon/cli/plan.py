@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from antiphon.metrics.log import Event
+    from antiphon.metrics.slo import Slo
     from antiphon.sim.plan import Tried
 
 PAGE_COLUMNS = 160
@@ -35,41 +37,63 @@ TELL_EVERY_S = 10.0
 COLUMNS = ("ttfp_s.p90", "turn_latency_s.p90", "ttft_s.p90", "continuity", "completed_rps")
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """Between which numbers of conversations is searched, and how long each is tried."""
+
+    duration: Annotated[float, typer.Option(min=1, callback=finite, help="Virtual seconds of each run.")] = (
+        90.0
+    )
+    first: Annotated[int, typer.Option(min=1, help="Conversations to begin the search with.")] = 8
+    most: Annotated[int, typer.Option(min=1, help="Conversations to end it with.")] = 4096
+
+
+@dataclass(frozen=True)
+class PlanBounds:
+    """What each number of conversations is held to."""
+
+    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0
+    slo_continuity: Annotated[float, ContinuityLeast] = 0.95
+    slo_ttft_p90: Annotated[float, TtftMost] = 2.0
+
+    @property
+    def slo(self) -> Slo:
+        from antiphon.metrics.slo import Slo
+
+        return Slo(ttfp_p90_s=self.slo_ttfp_p90, continuity=self.slo_continuity, ttft_s=self.slo_ttft_p90)
+
+
 @grouped
 def plan(
     workload: WorkloadName = "voice-chat",
     preset: PresetName = "",
     model: ModelName = "",
     machine: MachineOptions = MachineOptions(),
-    duration: Annotated[
-        float, typer.Option(min=1, callback=finite, help="Virtual seconds of each run.")
-    ] = 90.0,
-    first: Annotated[int, typer.Option(min=1, help="Conversations to begin the search with.")] = 8,
-    most: Annotated[int, typer.Option(min=1, help="Conversations to end it with.")] = 4096,
+    search: SearchOptions = SearchOptions(),
     turn_detection: TurnEnd = None,
     seed: Seed = 0,
     as_json: AsJson = False,
-    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0,
-    slo_continuity: Annotated[float, ContinuityLeast] = 0.95,
-    slo_ttft_p90: Annotated[float, TtftMost] = 2.0,
+    bounds: PlanBounds = PlanBounds(),
 ) -> None:
     """How many conversations at a time keep within the bounds, and what breaks first beyond that.
 
     Exit status: 0, 1 if not even one does, 2 if a run failed, 130 if stopped.
     """
     from antiphon.bench.experiment import Changes, workload_of
-    from antiphon.metrics.slo import Slo
     from antiphon.sim.plan import run_with
 
-    slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity, ttft_s=slo_ttft_p90)
+    slo = bounds.slo
     try:
         found = machine_of(machine, preset, model)
         announce(found)
         made = found.setup(workload_of(workload, Changes(turn_detection=turn_detection)), seed)
         started = first_line(made, preset_label(found.engine.node.preset), found.title)
-        with Trying(duration) as trying:
+        with Trying(search.duration) as trying:
             tried, is_complete = searched(
-                lambda number: run_with(made, number, duration, slo, started, trying.saw), trying, first, most
+                lambda number: run_with(made, number, search.duration, slo, started, trying.saw),
+                trying,
+                search.first,
+                search.most,
             )
     except AntiphonError as error:
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)

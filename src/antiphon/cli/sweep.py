@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from antiphon.cli.bench import STOPPED
+from antiphon.cli.groups import grouped
 from antiphon.cli.options import (
     LOCAL_URL,
     ApiKey,
@@ -27,45 +29,82 @@ from antiphon.cli.shared import PAGE_COLUMNS, check_out, console, fail, split
 from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
+    from antiphon.bench.experiment import Changes
     from antiphon.bench.sweep import OfferedLoad, Point
+    from antiphon.metrics.slo import Slo
 
 RESULT_FILE = "sweep.json"
 
 
+@dataclass(frozen=True)
+class SweptServer:
+    """Which server is measured, and what it is called."""
+
+    url: Url = LOCAL_URL
+    label: Annotated[str, typer.Option(help="What is measured, in a word.")] = "server"
+    api_key: ApiKey = ""
+
+
+@dataclass(frozen=True)
+class SweptLoads:
+    """Who comes in each run, where the command line says otherwise than the workload."""
+
+    concurrency: Annotated[str, typer.Option(help="Sessions kept open, a run each: 1,2,4,8.")] = ""
+    rate: Annotated[str, typer.Option(help="Or sessions that come per second, a run each: 0.5,1,2.")] = ""
+    max_concurrency: MaxConcurrency = None
+    duration: Annotated[float | None, typer.Option(min=0, callback=finite, help="Seconds of each run.")] = (
+        None
+    )
+    turn_detection: TurnEnd = None
+
+    @property
+    def changes(self) -> Changes:
+        from antiphon.bench.experiment import Changes
+
+        return Changes(
+            max_concurrency=self.max_concurrency,
+            duration_s=self.duration,
+            turn_detection=self.turn_detection,
+        )
+
+
+@dataclass(frozen=True)
+class SweepBounds:
+    """What speech is held to."""
+
+    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0
+    slo_continuity: Annotated[float, ContinuityLeast] = 0.95
+
+    @property
+    def slo(self) -> Slo:
+        from antiphon.metrics.slo import Slo
+
+        return Slo(ttfp_p90_s=self.slo_ttfp_p90, continuity=self.slo_continuity)
+
+
+@grouped
 def sweep(
-    url: Url = LOCAL_URL,
+    server: SweptServer = SweptServer(),
     workload: WorkloadName = "voice-chat",
-    concurrency: Annotated[str, typer.Option(help="Sessions kept open, a run each: 1,2,4,8.")] = "",
-    rate: Annotated[str, typer.Option(help="Or sessions that come per second, a run each: 0.5,1,2.")] = "",
-    max_concurrency: MaxConcurrency = None,
-    duration: Annotated[
-        float | None, typer.Option(min=0, callback=finite, help="Seconds of each run.")
-    ] = None,
-    turn_detection: TurnEnd = None,
+    offered: SweptLoads = SweptLoads(),
     seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same people.")] = 0,
-    label: Annotated[str, typer.Option(help="What is measured, in a word.")] = "server",
+    bounds: SweepBounds = SweepBounds(),
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("sweep"),
-    api_key: ApiKey = "",
-    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0,
-    slo_continuity: Annotated[float, ContinuityLeast] = 0.95,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
 ) -> None:
     """Play a workload at rising loads and say up to which one speech holds its bounds (useful_rps)."""
     from antiphon.bench import sweep as room
-    from antiphon.bench.experiment import Changes
     from antiphon.bench.servers import Target
     from antiphon.bench.target import Pace
-    from antiphon.metrics.slo import Slo
 
-    slo = Slo(ttfp_p90_s=slo_ttfp_p90, continuity=slo_continuity)
-    changes = Changes(max_concurrency=max_concurrency, duration_s=duration, turn_detection=turn_detection)
     points: list[Point] = []
     is_stopped = False
     try:
         check_out(out)
-        plan = room.Sweep(Target(label, url), workload, _loads(concurrency, rate), changes, seed, out)
+        loads = _loads(offered.concurrency, offered.rate)
+        plan = room.Sweep(Target(server.label, server.url), workload, loads, offered.changes, seed, out)
         out.mkdir(parents=True, exist_ok=True)
-        asyncio.run(room.sweep(plan, points, console, Pace(), api_key))
+        asyncio.run(room.sweep(plan, points, console, Pace(), server.api_key))
     except (asyncio.CancelledError, KeyboardInterrupt):
         is_stopped = True
         if not points:
@@ -78,12 +117,14 @@ def sweep(
         if not points:
             fail(error)
         console.print(f"[bold red]stopped:[/] {error}", soft_wrap=True)
+    slo = bounds.slo
     result = room.sweep_result(points, slo)
     (out / RESULT_FILE).write_text(json.dumps(result, indent=2) + "\n")
     if as_json:
         typer.echo(json.dumps(result, indent=2))
         raise typer.Exit(STOPPED if is_stopped else 0)
-    Console(width=PAGE_COLUMNS).print(room.sweep_table(f"{label}: {workload}, seed {seed}", points, slo))
+    title = f"{server.label}: {workload}, seed {seed}"
+    Console(width=PAGE_COLUMNS).print(room.sweep_table(title, points, slo))
     console.print(f"useful_rps: {result.get('useful_rps', 'none: no load held the bounds')}")
     console.print(f"result: {out / RESULT_FILE}", soft_wrap=True)
     if is_stopped:
