@@ -110,7 +110,7 @@ def edited(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("thinker_config.text_config.hidden_size", None, "thinker_config.text_config has no 'hidden_size'"),
         ("thinker_config.text_config", 3, "is not an object"),
         ("thinker_config.text_config.hidden_act", "gelu", "hidden_act is 'gelu'"),
-        ("thinker_config.text_config.num_key_value_heads", 3, "no multiple"),
+        ("thinker_config.text_config.num_key_value_heads", 3, "not a multiple"),
         ("thinker_config.audio_token_id", None, "no audio_token_id"),
         ("talker_config.num_code_groups", 8, "num_code_groups 8 is not num_quantizers 16"),
         ("talker_config.codec_bos_id", 5000, "the talker's vocabulary has 1280"),
