@@ -217,7 +217,7 @@ def apart(*names: str) -> dict[str, Any]:
         ),
         (
             stage("thinker", memory_fraction=0.5) | {"devices": {"x": {"device": "cuda:3"}}},
-            "nobody knows how much memory x has; say its `kind` or `memory_gib`",
+            "it is not known how much memory x has; say its `kind` or `memory_gib`",
         ),
         (stage("code2wav", kv_tokens=4), "stages.code2wav.kv_tokens: only decoders have that"),
         (stage("encoders", replicas=2), "stages.encoders: 2 units in process 'shared'"),

@@ -412,9 +412,9 @@ class Deployment(Written):
     )
     step_s: float | None = key(
         None,
-        "Seconds of a step while others live beside its prompts, which run in shorter chunks for "
-        "it; 0: as long as it takes. Unless said as long as those can wait: their class's tpot_s, a quarter "
-        "of a listener's lead, or 0.2.",
+        "Seconds of a step while replies are drawn beside its prompts, which run in shorter chunks for "
+        "it; 0: as long as it takes. Unless said, as long as those replies can wait: their class's tpot_s, a "
+        "quarter of a listener's lead, or 0.2.",
         0.1,
         ge=0,
         le=60,

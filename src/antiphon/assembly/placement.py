@@ -31,7 +31,7 @@ class Machine:
         return "cuda:0" if device == "cuda" else device
 
     def bytes_of(self, torch_device: str) -> int | None:
-        """None where there is no such device, or nobody knows."""
+        """None where there is no such device, or its memory is not known."""
         kind, _, index = torch_device.partition(":")
         if kind == "cpu":
             return self.host

@@ -129,7 +129,7 @@ def make_policy(decision: str, policy: str, options: Mapping[str, Any]) -> Any:
 
 
 def make_with_digest(decision: str, policy: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The same, and the digest of the source that was run to make it."""
+    """The object of `make_policy`, and the digest of the source that was run to make it."""
     try:
         kind, source = load_policy(decision, policy)
     except ConfigError as error:

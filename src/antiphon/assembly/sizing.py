@@ -96,8 +96,8 @@ class Sizing:
         assert isinstance(shape, DecoderShape), "a stage with KV"
         if capacity is None:
             self.problems.append(
-                f"stages.{unit.stage}.memory_fraction: nobody knows how much memory {unit.device or there} "
-                "has; say its `kind` or `memory_gib`, or say kv_tokens"
+                f"stages.{unit.stage}.memory_fraction: it is not known how much memory "
+                f"{unit.device or there} has; say its `kind` or `memory_gib`, or say kv_tokens"
             )
             return None
         dtype, block = self.dtype(there), sizes.get("block_size", USUAL.block_size)

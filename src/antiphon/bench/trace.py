@@ -111,7 +111,7 @@ def read_residency(path: Path, preset: str = "") -> list[KvSample]:
 
 
 def kv_samples(t_s: float, values: dict[str, float]) -> list[KvSample]:
-    """The same from a server's counters (`metrics.log.ServerSampled.values`)."""
+    """KV by stage, from a server's counters (`metrics.log.ServerSampled.values`)."""
     return [KvSample(t_s, stage, *blocks) for stage, blocks in _blocks(values).items()]
 
 

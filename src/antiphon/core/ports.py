@@ -148,7 +148,7 @@ class Connector(Protocol):
 
     Messages of one channel arrive once, in order; between channels no order is promised, so that a large
     payload holds up nobody else's. Each channel has a window of credit, in messages and bytes, that the
-    receiver gives back with `release`: who doesn't release stops that channel's sender, and both sides'
+    receiver gives back with `release`: a receiver that doesn't stops that channel's sender, and both sides'
     memory stays bounded.
     """
 

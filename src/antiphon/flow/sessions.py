@@ -113,7 +113,7 @@ class Sessions:
         return _items(session, spec) if session is not None and is_new else ()
 
     def foreseen(self, spec: ResponseRequested, item: Item) -> tuple[Item, ...]:
-        """The same if `item` were added now; empty if the session is gone."""
+        """What a reply would be asked to if `item` were added now; empty if the session is gone."""
         session = self._sessions.get(spec.session)
         return () if session is None else (*_items(session, spec), item)
 

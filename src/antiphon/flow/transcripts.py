@@ -48,8 +48,8 @@ class _Heard:
 
 
 class Transcripts:
-    """Owner of what was written down, of what is being, and of who waits for it. In a model without a
-    transcriber nothing lacks, and every prompt is ordered at once."""
+    """Owner of what was written down, of what is being, and of the turns that wait for it. In a model without
+    a transcriber nothing lacks, and every prompt is ordered at once."""
 
     def __init__(
         self,

@@ -216,7 +216,7 @@ class Monitor:
         return None if heard is None else heard.name
 
     def heard_reply(self, session: str) -> MonitoredReply | None:
-        """The same, with all that is known of it."""
+        """The response that was heard (or read) last, with all that is known of it."""
         known = self._sessions.get(session)
         return None if known is None else known.heard
 

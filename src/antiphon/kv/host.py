@@ -184,7 +184,7 @@ class HostTier:
                 self._free_if_loose(copy)
 
     def lose(self, copies: Iterable[HostCopy]) -> list[str]:
-        """These hold nothing of use: no owner finds or holds them from now on. Returns who held one."""
+        """These hold nothing of use: no owner finds or holds them any more. Returns owners that held one."""
         lost = dict.fromkeys(copies)
         for copy in lost:
             self._unlist(copy)

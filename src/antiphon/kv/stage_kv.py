@@ -88,7 +88,7 @@ class StageKv:
         return num
 
     def find(self, owner: str, prefix: Prefix) -> tuple[int, int]:
-        """The same, and how many of the blocks that hold them running sequences hold too."""
+        """What `cached` counts, and how many of the blocks that hold it running sequences hold too."""
         match = self._match(owner, prefix, False)
         return match.cached, sum(self.blocks.used[block] > 0 for block in match.blocks)
 

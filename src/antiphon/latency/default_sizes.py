@@ -36,7 +36,8 @@ def rows_within(model: ArModel, seconds: float, least: int) -> int:
 
 
 def tokens_within(model: ArModel, seconds: float, least: int) -> int:
-    """The same of the tokens of a prompt; MOST_TOKENS at most."""
+    """The most tokens of a prompt, `least` doubled some times, whose step takes at most `seconds`;
+    MOST_TOKENS at most."""
     return _doubled(least, MOST_TOKENS, lambda tokens: prompt_s(model, tokens) <= seconds)
 
 

@@ -306,7 +306,7 @@ def _alone(counts: Ints) -> Ints:
 
 
 def _least(counts: Ints) -> Ints:
-    """The same with the least of the first prompt."""
+    """The rows without a prompt, and the least piece of the first prompt."""
     least, first = _alone(counts), int((counts > 1).argmax())
     least[first] = min(int(counts[first]), LEAST_TOKENS)
     return least

@@ -36,7 +36,7 @@ def ttft_s(rows: Iterable[ResponseRow]) -> list[float]:
 
 
 def transcript_ttft_s(rows: Iterable[ResponseRow]) -> list[float]:
-    """The same of spoken replies' transcripts: LiveServe §7.3, text TTFT of a voice request."""
+    """Time to first token of spoken replies' transcripts: LiveServe §7.3, text TTFT of a voice request."""
     return _first_text(row for row in rows if row.wants == "speech")
 
 

@@ -85,7 +85,7 @@ def cached_share(rows: Iterable[ResponseRow]) -> list[float]:
 
 
 def cache_hit_share(rows: Iterable[ResponseRow]) -> float | None:
-    """The same over the tokens of all prompts. None: no usage speaks of cached tokens."""
+    """The share of all prompts' tokens that was in the KV cache. None: no usage speaks of cached tokens."""
     prompts = _prompts(rows)
     return sum(cached for cached, _ in prompts) / sum(prompt for _, prompt in prompts) if prompts else None
 
@@ -98,8 +98,8 @@ def reload_s(samples: Sequence[ServerSampled]) -> float | None:
 
 
 def resume_s(samples: Sequence[ServerSampled]) -> float | None:
-    """The same of responses that had been preempted, before they went on (TokenFlow §7.6). None: the server
-    does not export it."""
+    """Seconds that preempted responses waited for KV copies before they went on (TokenFlow §7.6). None: the
+    server does not export it."""
     waited = increases(samples, Metric.RESUME_SECONDS)
     return sum(waited.values()) if waited else None
 

@@ -28,7 +28,7 @@ def waste_audio_s(rows: Iterable[ResponseRow]) -> float | None:
 
 
 def waste_ratio(rows: Iterable[ResponseRow]) -> float | None:
-    """The same, as a share of all audio received."""
+    """Audio received and not heard, as a share of all audio received."""
     spoken = _spoken(rows)
     received_s = sum(row.received_s for row in spoken)
     return sum(row.received_s - row.heard_s for row in spoken) / received_s if received_s else None

@@ -84,7 +84,7 @@ class DecoderLayer:
     def _post_attention_shared(
         self, x: Tensor, attention: Tensor, total: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """The same where every rank computes a part of both sums."""
+        """What follows the attention, where every rank computes a part of both sums."""
         x = x + total(linear(attention.flatten(1), self.o))
         h = rms_norm(x, self.post_norm, self.config.rms_eps)
         part = gated_mlp(h, self.gate_up, self.down) if self.mixture is None else self.mixture(h)

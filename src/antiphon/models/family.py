@@ -98,7 +98,7 @@ class Family(ABC):
         return sorted(self.layout(stage, config).sources)
 
     def tensor_shapes(self, stage: str, config: Any) -> dict[str, tuple[int, ...]]:
-        """The same tensors with their shapes in a checkpoint."""
+        """The tensors of `tensor_names` with their shapes in a checkpoint."""
         return {name: source.shape for name, source in self.layout(stage, config).sources.items()}
 
     def load(

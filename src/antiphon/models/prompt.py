@@ -262,8 +262,8 @@ class Prompter:
 
 
 def _known(token_ids: Sequence[int], size: int) -> Ints:
-    """The same, [n]; raises ProtocolError unless all are below `size`. A step with an id that is no row of
-    the embedding would fail for everybody in it."""
+    """The ids, [n]; raises ProtocolError unless all are below `size`. An id without a row of the embedding
+    would fail all requests of its step."""
     ids = np.array(token_ids, np.int64)
     if ids.size and not 0 <= ids.min() <= ids.max() < size:
         raise ProtocolError(f"the prompt has token ids that this model has not: they are 0 to {size - 1}")

@@ -50,8 +50,8 @@ def pack(weight: Tensor, smallest: int = PACKED_NUMEL) -> Tensor:
 
 
 def pack_for_tape(weight: Tensor) -> Tensor:
-    """The same for a product of a decoder's layer, if it can be in panels, however small: where a step is one
-    tape (`nn.cpu.tape`), its product costs no call."""
+    """The weight as a product of a decoder's layer reads it: in panels if it can be, however small. Where a
+    step is one tape (`nn.cpu.tape`), its product costs no call."""
     panels = in_panels(weight)
     return pack(weight) if panels is None else panels
 

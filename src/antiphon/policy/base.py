@@ -84,14 +84,14 @@ class StepCost(Protocol):
         ...
 
     def within(self, budget: Budget, counts: Ints, contexts: Ints, told: Mask | None = None) -> Ints | None:
-        """Of rows in order that would run so many tokens each: what they run in a step of at most the
-        budget's `seconds`, int64 [n]. `told`: rows that are told of each token of their prompt (None: no
-        row). Only rows of several tokens are cut, the last ones first.
+        """The tokens that rows, in this order, run in a step of at most the budget's `seconds`, int64 [n]; at
+        most `counts` each. `told`: rows that are told of each token of their prompt (None: no row). Only
+        rows of several tokens are cut, the last ones first.
 
-        A piece of a prompt that is worth its fixed cost may take longer than that. Without `unread_s` the
-        first of them runs two tokens at least, and all of them get a fifth of the step at least. With it they
-        get a fifth of the time: none of them runs while no prompt was read for less than five times what such
-        a piece takes. None: not known yet."""
+        A piece of a prompt that is worth its fixed cost may take longer than `seconds`. Without `unread_s`
+        the first prompt runs two tokens at least, and all prompts get a fifth of the step at least. With it
+        they get a fifth of the time: a prompt waits until the unit has read none for five times as long as
+        such a piece takes. None: not known yet."""
         ...
 
 

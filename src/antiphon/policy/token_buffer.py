@@ -112,7 +112,7 @@ class TokenBuffer:
         self._seen: tuple[Ints, Floats] = np.zeros(0, np.int64), np.zeros(0)
         """Requests, and their leads, as of the last look at the stage."""
         self._leads_s: dict[int, float] | None = None
-        """The same, by request; None: nothing was asked of them since."""
+        """Their leads by request; None: nothing was asked of them since."""
         self._num_rows = 0
         """That are in use, as of then."""
         self._paused: set[int] = set()

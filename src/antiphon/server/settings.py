@@ -29,7 +29,7 @@ class ServerSettings:
     max_open_responses: int = _LIMITS.max_open_responses
     """Live replies in the making, of all sessions together; one more is refused."""
     max_best_effort_responses: int = _LIMITS.max_best_effort_responses
-    """The same of best-effort ones: `service_tier: flex`, and what sessions have written down."""
+    """Best-effort replies in the making: `service_tier: flex`, and what sessions have written down."""
     min_lead_s: float = _LIMITS.min_lead_s
     """Seconds of audio that every live listener should have left: while one lately had less, new sessions are
     refused (see `pressure`). 0: no guard. Speech that is paced must be kept further ahead than this."""

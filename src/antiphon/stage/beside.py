@@ -27,7 +27,7 @@ class WaitBounds(NamedTuple):
 
     each_s   in every step: what a class is promised for each token, and what is usual of a reply of which its
              person has nothing yet, for whom each step comes first
-    usual_s  of one that they have begun with, and of which nobody knows how far ahead it is
+    usual_s  of one that its person has begun with, and whose lead is not known
     lead_s   of others a share of the lead, which lasts over a few steps
     """
 

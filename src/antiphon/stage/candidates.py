@@ -66,7 +66,7 @@ class Surroundings:
 
     stage  the unit's place among those that make a reply; None: it makes none (encoders)
     bounds  by class, of which `ttft_s` and `tpot_s` are columns by tier
-    lanes  of the unit's device, and `beside`: who lives there
+    lanes  of the unit's device, and `beside`: the replies that are drawn there
     rows   of all units
     """
 

@@ -41,7 +41,7 @@ class StepMaker:
         self.spendable = self.budget
         """Of the next step."""
         self.num_cut = self.num_untimed = 0
-        """Steps with prompts beside which others live: cut for them, and those whose time was not known."""
+        """Steps with prompts beside replies: cut for them, and those whose time was not known."""
         self.left_out = False
         """Nothing ran last, since prompts have had their share of the time."""
         self._cost = cost

@@ -50,7 +50,7 @@ class Tiers:
         self.reload_s = 0.0
         """Seconds that requests waited for their KV, from when they could join but for it."""
         self.resume_s = 0.0
-        """The same of requests that had been preempted after their first token."""
+        """Seconds that requests waited for their KV after they were preempted behind their first token."""
         self._kv = kv
         num_layers = max(len(config.layer_groups), 1)
         order = (*range(num_layers, len(kv.groups)), *range(num_layers))

@@ -136,7 +136,7 @@ class WaitingQueue:
         return could_join
 
     def note_lacked(self) -> None:
-        """What the first request lacks is asked for once the stage has its turn, whoever looked before."""
+        """What the first request lacks is asked for once the stage has its turn, not when a policy looks."""
         if self._lacked and self._head is not None:
             self.note_lacking(self._head, self._lacked)
         self._lacked = frozenset()

@@ -39,8 +39,8 @@ def heard(
 
 
 def heard_words(token_ends: list[int], words: list[tuple[float, int]], played_s: float | None) -> Cut:
-    """The same where the voice says when each word ends (seconds, and tokens that are over then, in order):
-    the words that had ended. `played_s` None: all of it was played."""
+    """The words that had ended, of a voice that says when each word ends (seconds, and tokens that are over
+    then, in order). `played_s` None: all of it was played."""
     if played_s is None:
         return Cut(len(token_ends), token_ends[-1] if token_ends else 0)
     ended = bisect_right(words, played_s, key=lambda word: word[0])

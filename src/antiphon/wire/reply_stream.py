@@ -111,7 +111,7 @@ class ReplyStream:
         self.prompt_logs = b""
         """For `read_logs`: what is told of a long prompt is read once it is written."""
         self._logs = bytearray()
-        """The same of tokens that no piece has told of."""
+        """Log-probabilities of tokens that no piece has told of."""
 
     def spelled(self, token_id: int) -> bytes:
         """What a token stands for by itself."""

@@ -49,7 +49,7 @@ class Span:
         return 2 if self.visual_tokens and self.audio_tokens else 1
 
     def moved_to(self, start: int) -> Span:
-        """The same in another prompt."""
+        """The span at another place of a prompt."""
         return replace(self, start=start)
 
     def order(self, positions_per_second: int) -> NDArray[np.int64]:

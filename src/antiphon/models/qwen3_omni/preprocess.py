@@ -103,7 +103,7 @@ class ImagePreprocessor:
         return torch.from_numpy(result["pixel_values"]), grid
 
     def patches_of(self, rgb: bytes, width: int, height: int) -> tuple[torch.Tensor, Grid]:
-        """The same for row-major bytes."""
+        """The patches of row-major bytes."""
         if len(rgb) != width * height * 3:
             raise ValueError(f"an image of {width}x{height} has {width * height * 3} bytes, got {len(rgb)}")
         return self.patches(np.frombuffer(rgb, np.uint8).reshape(height, width, 3))
@@ -138,7 +138,7 @@ class VideoPreprocessor:
         return self._cut(pixels, grid), grid
 
     def patches_of(self, frames: bytes, width: int, height: int, num_frames: int) -> tuple[Tensor, Grid]:
-        """The same for row-major bytes."""
+        """The patches of row-major bytes."""
         shape = num_frames, height, width, 3
         return self.patches(np.frombuffer(frames, np.uint8).reshape(shape))
 

@@ -51,7 +51,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same where the order of operations is what makes a result exact; products and sums may be fused."""
+    """Machine code that keeps the order of operations, which makes a result exact. Products and sums may be
+    fused."""
     return jit(function, {"contract"})
 
 

@@ -276,7 +276,7 @@ def quantised_loop(form: Form) -> Loop:
 
 @cache
 def picking_loop(form: Form) -> Loop:
-    """The same of `rows_of_panels`."""
+    """The loop of `rows_of_panels`, compiled when it is first asked for."""
     return Loop(Job, BODIES[form][1])
 
 

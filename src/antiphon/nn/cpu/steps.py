@@ -56,7 +56,7 @@ class Prepared:
     chunks: Chunks | None
     """Rows of more than one token, for the loop."""
     by_torch: list[Chunk]
-    """The same, where the loop cannot take them."""
+    """Rows of more than one token that the loop cannot take."""
 
 
 class Buffers:
