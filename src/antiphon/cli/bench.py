@@ -66,11 +66,34 @@ class BoundOptions:
         return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
+@dataclass(frozen=True)
+class MeasuredServer:
+    """Which server is measured, what it is asked for, and what it is called."""
+
+    url: Url = LOCAL_URL
+    label: Annotated[str, typer.Option(help="What is measured, in a word; the model by default.")] = ""
+    model: Annotated[str, typer.Option(help="Model name; the first that the server lists by default.")] = ""
+    api_key: ApiKey = ""
+    acks: Acks = AcksOption.auto
+    all_metrics: Annotated[
+        bool, typer.Option(help="Log all of the server's Prometheus counters, not only antiphon's.")
+    ] = False
+
+    def driven(self) -> DrivenServer:
+        """Asks the server for its model, where none is named. Raises AntiphonError."""
+        from antiphon.bench.target import DrivenServer, model_of, root
+
+        hint = ", or name a model with --model"
+        name = self.model or asyncio.run(model_of(self.url, self.api_key, hint))
+        label = self.label or name.rsplit("/", 1)[-1]
+        return DrivenServer(root(self.url), name, self.api_key, label, self.acks.value, self.all_metrics)
+
+
 @app.callback(invoke_without_command=True)
 @grouped
 def bench(
     context: typer.Context,
-    url: Url = LOCAL_URL,
+    server: MeasuredServer = MeasuredServer(),
     workload: WorkloadName = "smoke",
     load: LoadOptions = LoadOptions(),
     seed: Seed = 0,
@@ -78,17 +101,10 @@ def bench(
         Path | None, typer.Option(help="Event log to write; bench-LABEL-SEED.jsonl by default.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
-    label: Annotated[str, typer.Option(help="What is measured, in a word; the model by default.")] = "",
-    model: Annotated[str, typer.Option(help="Model name; the first that the server lists by default.")] = "",
-    api_key: ApiKey = "",
-    acks: Acks = AcksOption.auto,
     voices: Annotated[
         Path | None, typer.Option(help="Directory of recordings to speak with, not synthetic voices.")
     ] = None,
     patience: Patience = 60.0,
-    all_metrics: Annotated[
-        bool, typer.Option(help="Log all of the server's Prometheus counters, not only antiphon's.")
-    ] = False,
     as_json: AsJson = False,
     bounds: BoundOptions = BoundOptions(),
 ) -> None:
@@ -99,14 +115,11 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     from antiphon.bench.experiment import workload_of
-    from antiphon.bench.target import DrivenServer, Pace, model_of, root
+    from antiphon.bench.target import Pace
 
     try:
         played = workload_of(workload, load.changes)
-        name = model or asyncio.run(model_of(url, api_key, ", or name a model with --model"))
-        target = DrivenServer(
-            root(url), name, api_key, label or name.rsplit("/", 1)[-1], acks.value, all_metrics
-        )
+        target = server.driven()
         path = log or _unused(f"bench-{target.label}-{seed}", force)
         reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
         status = report(path, bounds, as_json)
