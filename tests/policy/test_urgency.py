@@ -316,7 +316,7 @@ def test_rows_of_a_later_stage_are_freed_sooner_as_well() -> None:
         ({"num_free": 62}, {"holds_to": 0.01}, "over 1% of the blocks are in use"),
         ({"num_free_rows": 0}, {"rows_to": 0.75}, "over 75% of the rows are in use"),
         ({"rows_behind": 0.8}, {"rows_to": 0.75}, "over 75% of the rows of a later stage are in use"),
-        ({"num_free_rows": 0}, {}, "somebody waits for a row, or KV"),
+        ({"num_free_rows": 0}, {}, "a request waits for a row, or for KV"),
     ],
 )
 def test_why_nobody_is_held_is_told(told: dict[str, Any], options: dict[str, Any], why: str) -> None:

@@ -1,5 +1,5 @@
-"""LiveServe's scheduling (§4): first who is about to run dry, then who waits for the first sound, then the
-rest, by the KV that they hold and by how far they are ahead of what is heard."""
+"""LiveServe's scheduling (§4): first replies about to run dry, then those that wait for the first sound, then
+the rest, by the KV that they hold and by how far they are ahead of what is heard."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ LISTENS_S = 0.25
 """Of sound that a client has and is still to play: with less, the reply is not held. What lies between the
 stage and the client may be less than a chunk, or a phrase, and then waits for more."""
 AFTER_ALL_S = 1e9
-"""So much later came, as it were, what nobody listens to, among those that wait for the first sound."""
+"""Among those that wait for the first sound, a request that nobody listens to counts as so much younger."""
 ACKED = int(Source.ACKED)
 """As a plain number, like a tier."""
 
 
 class Urgency:
-    """Decides who runs (Algorithm 1) and who is held back.
+    """Decides which requests run (Algorithm 1) and which are held back.
 
     alpha      weight of what a barge-in would throw away (eq. 1)
     beta       weight of the KV that a request holds while the stage is full (eq. 1)
@@ -194,17 +194,17 @@ class Urgency:
         return Told("", why, until)
 
     def _must_go_on(self, view: StepView) -> str:
-        """Why nobody is held, though somebody is far enough ahead; "": there is no reason."""
+        """Why no reply is held though one is far enough ahead; "": there is no reason."""
         if self._occupied(view) > self._holds_to:
             return f"not held: over {self._holds_to:.0%} of the blocks are in use"
         if view.num_rows > self._rows_to * (view.num_rows + view.num_free_rows + view.num_pending_rows):
             return f"not held: over {self._rows_to:.0%} of the rows are in use"
         if view.rows_behind > self._rows_to:
             return f"not held: over {self._rows_to:.0%} of the rows of a later stage are in use"
-        return "not held: somebody waits for a row, or KV" if self._is_in_the_way(view) else ""
+        return "not held: a request waits for a row, or for KV" if self._is_in_the_way(view) else ""
 
     def _is_in_the_way(self, view: StepView) -> bool:
-        """Somebody waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
+        """A request waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
         waits = view.ready & (view.tier == LATENCY) & (view.row < 0)
         return bool(waits.any() and not (waits & self._can_run(view)).any())
 
@@ -259,8 +259,8 @@ class Urgency:
             self.events["lead_unknown"] += int(np.count_nonzero(unknown))
 
     def _spared(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
-        """Without prompts, where they would make somebody run dry who runs beside them, or who would as soon
-        as the first sound is out. Not in the paper: its steps are about as long with a prompt as without."""
+        """Without prompts, where they would make a reply beside them run dry, or one that would as soon as
+        its first sound is out. Not in the paper: its steps are about as long with a prompt as without."""
         prompts = view.reading[order] & (urgency[order] != RUNS_DRY)
         dry = order[(urgency[order] <= FIRST_SOUND) & ~prompts]
         if not len(dry) or not prompts.any() or np.isnan(view.rate[dry]).all():
@@ -276,7 +276,7 @@ class Urgency:
         return order[~prompts]
 
     def _hurried(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
-        """Without what is well buffered, while somebody is at the brink and the step is shorter for it. Not
+        """Without what is well buffered, while a reply is at the brink and the step is shorter for it. Not
         in the paper: it counts where a step takes longer for each row, and right after the first sound."""
         dry = order[urgency[order] == RUNS_DRY]
         if not self._brink_s or not (view.lead_s[dry] < self._brink_s).any():

@@ -24,7 +24,7 @@ FRAME_SAMPLES = 1920
 DELAY_SAMPLES = 555
 """The vocoder looks ahead: a stream's first chunk lacks so many."""
 FRAMES_PER_TOKEN = FRAMES_PER_S / (READ_ALOUD_WORDS_PER_S * TOKENS_PER_WORD)
-"""Of a spoken reply: 3.15, at the rate of somebody who reads aloud; where nobody knows better."""
+"""Of a spoken reply: 3.15, at the rate of reading aloud; used where no other is known."""
 DEFAULT_REPLIES = Replies(frames_per_token=FRAMES_PER_TOKEN)
 FIRST_TOKEN = 1 << 20
 """Drawn tokens are above every id that means something, and no two requests draw the same."""

@@ -116,7 +116,7 @@ class Simulation:
         self._num_coming = 0
         """Places of a closed loop that are kept filled, or 1 while somebody may still arrive."""
         self._num_free = inf
-        """Places of an open loop that nobody has."""
+        """Free places of an open loop."""
         self._queue: deque[tuple[Script, float]] = deque()
         """Who waits for one, and since when."""
 
@@ -164,7 +164,8 @@ class Simulation:
     # -- arrivals ------------------------------------------------------------------------------------
 
     def _fill_place(self, scripts: Iterator[Script]) -> None:
-        """Closed loop: who ends makes room for the next, or who has received all, where that frees places."""
+        """Closed loop: a session that ends makes room for the next, or one that has received all, where that
+        frees places."""
         script = next(scripts, None)
         if script is None:
             self._num_coming -= 1
