@@ -16,7 +16,8 @@ Every system decides about the same people (paired seeds).
     settings    figures 20, 22 and 23: reading rates, the interval, how conservative preemption is
     claims      what the others get where a fifth says that it reads 100 tokens a second
     agents      what readers get beside agents, whose texts nobody reads (§8)
-    h200        table 1's bursts on the H200, one seed
+    long-replies  (a) with replies of 2,048 tokens
+    h200        table 1's bursts on the H200
 """
 
 from __future__ import annotations
@@ -502,13 +503,14 @@ def agents(runs: Runs) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[Runs], dict[str, Any]]] = {
     "calibrated": table(BESIDE, "a", "d"),
-    "calibrated-more": table(BESIDE, "c", "b", "d, mixed", "a, long"),
+    "calibrated-more": table(BESIDE, "c", "b", "d, mixed"),
     "datasheet": table((*BASELINES, OURS), "a", "d", is_calibrated=False),
     "ablation": ablation,
     "crowds": crowds,
     "settings": settings,
     "claims": claims,
     "agents": agents,
+    "long-replies": table(BESIDE, "a, long"),
     "h200": h200,
 }
 
