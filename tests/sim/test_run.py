@@ -315,6 +315,15 @@ def test_a_reply_is_as_long_as_its_client_says_though_the_server_would_say_the_s
     assert {event.output_text_tokens for event in ended} <= {min(asked, 100) - 1, min(asked, 100)}
 
 
+def test_jobs_come_beside_people_all_of_whose_replies_are_limited() -> None:
+    """A job says of each call how long its reply may be."""
+    call = {"words": 20, "max_output_tokens": 10}
+    settings = {"people.talker.max_output_tokens": 50, "jobs.job": {"share": 1.0, "call": call}}
+    run = outcome("barge-in", settings=settings, engine=released(sizes=SMALL))
+    lengths = {event.output_text_tokens for event in kinds(run.events, ResponseEnded)}
+    assert {9, 10} & lengths
+
+
 def test_dearer_steps_make_slower_replies() -> None:
     quick, slow = (
         figures(fold(outcome("voice-chat", costs=LinearCosts(launch_s=launch_s)).events))
