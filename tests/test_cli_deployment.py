@@ -439,7 +439,7 @@ def test_a_decision_is_explained_by_its_policies() -> None:
 
 def test_a_policy_is_explained_with_what_its_options_mean() -> None:
     said = explain("urgency")
-    assert "urgency: a policy for step, pace\n  Decides who runs" in said
+    assert "urgency: a policy for step, pace\n  Decides which requests run" in said
     assert (
         "brink_s       0.0  (float, default 0.0)  lead below which a reply is at the brink: what is" in said
     )

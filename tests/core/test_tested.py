@@ -23,6 +23,7 @@ DRIVEN = {
     "kv/test_sequences.py": "block_names stage_blocks",
     "sim/test_people.py": "client",
     "stage/test_ar.py": "step_maker",
+    "stage/test_host_writes.py": "tending",
     "stage/test_room.py": "kv_moves tiers",
     "wire/test_chat_reading.py": "sampling_overrides",
     "wire/test_session.py": (

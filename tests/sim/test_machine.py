@@ -324,7 +324,7 @@ def test_hardware_is_found_by_name_or_in_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There are H200, H100-SXM"):
         find_costs("abacus")
     path.write_text('{"lunch_s": 1}')
-    with pytest.raises(ConfigError, match="no latency profile"):
+    with pytest.raises(ConfigError, match="not a latency profile"):
         find_costs(str(path))
     with pytest.raises(ConfigError, match="cannot be read"):
         find_costs(str(tmp_path / "none.json"))
