@@ -80,7 +80,7 @@ def test_what_has_arrived_is_not_waited_for() -> None:
 def test_tickets_are_ordered_first_and_ascend() -> None:
     pool = new_pool()
     pool.expect(4, Waited("low"))
-    with pytest.raises(AssertionError, match="nobody was ordered"):
+    with pytest.raises(AssertionError, match="no order brings"):
         pool.ready("low", 0, (5,))
     with pytest.raises(AssertionError, match="ascend"):
         pool.expect(4, Waited("low"))
