@@ -239,7 +239,7 @@ async def test_transcription_as_a_stream(served: Running) -> None:
 
 async def test_what_cannot_be_written_down(served: Running) -> None:
     async with served.client() as client:
-        with pytest.raises(openai.BadRequestError, match="none of WAV"):
+        with pytest.raises(openai.BadRequestError, match="not one of WAV"):
             await client.audio.transcriptions.create(model="test-omni", file=("a.wav", b"no sound"))
         with pytest.raises(openai.BadRequestError, match="empty file"):
             await client.audio.transcriptions.create(model="test-omni", file=("a.wav", b""))
