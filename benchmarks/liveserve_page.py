@@ -144,9 +144,8 @@ def memory_parts(result: dict[str, Any]) -> list[str]:
     return rows_of(head, rows)
 
 
-def engine(*results: dict[str, Any]) -> list[str]:
-    loads = [pair for result in results for pair in result["loads"].items()]
-    return rows_of(f"load | {VERDICT}", [[load, *verdict(found)] for load, found in loads])
+def engine(result: dict[str, Any]) -> list[str]:
+    return rows_of(f"load | {VERDICT}", [[load, *verdict(found)] for load, found in result["loads"].items()])
 
 
 def both(systems: dict[str, Any], name: str, scale: float = 1.0, digits: int = 0) -> str:

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from tokenflow import RESERVED, Load, Point, outcome_of, table_1
+from tokenflow import RESERVED, Point, outcome_of
+from tokenflow_loads import Load, table_1
 
 from antiphon.bench import provenance
 from antiphon.metrics.recorder import fold

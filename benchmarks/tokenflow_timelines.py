@@ -25,19 +25,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import tokenflow_page
-from tokenflow import (
-    ANDES_LIKE,
-    MIXED,
-    OURS,
-    RESERVED,
-    STAGE,
-    Load,
-    Point,
-    System,
-    fitted_ms,
-    outcome_of,
-    table_1,
-)
+from tokenflow import ANDES_LIKE, OURS, RESERVED, Point, System, outcome_of
+from tokenflow_loads import MIXED, STAGE, Load, fitted_ms, table_1
 
 from antiphon.bench import provenance
 from antiphon.metrics.log import Event, ServerSampled
