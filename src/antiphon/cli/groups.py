@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec, TypeVar, 
 
 import typer
 
-from antiphon.cli.options import Concurrency, MaxConcurrency, Rate, TurnEnd, finite, key_option
+from antiphon.cli.options import (
+    Concurrency,
+    ContinuityLeast,
+    MaxConcurrency,
+    Rate,
+    TtfpMost,
+    TurnEnd,
+    finite,
+    key_option,
+)
 from antiphon.core.config import EngineOptions
 
 if TYPE_CHECKING:
     from antiphon.bench.experiment import Changes
+    from antiphon.metrics.slo import Slo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -143,3 +153,17 @@ class LoadOptions:
             self.sessions,
             self.turn_detection,
         )
+
+
+@dataclass(frozen=True)
+class SpeechBounds:
+    """What speech is held to."""
+
+    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0
+    slo_continuity: Annotated[float, ContinuityLeast] = 0.95
+
+    @property
+    def slo(self) -> Slo:
+        from antiphon.metrics.slo import Slo
+
+        return Slo(ttfp_p90_s=self.slo_ttfp_p90, continuity=self.slo_continuity)

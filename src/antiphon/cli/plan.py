@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -16,9 +16,9 @@ from rich.table import Table
 
 from antiphon.assembly.preset import preset_label
 from antiphon.cli.bench import RUN_FAILED, SLO_MISSED, STOPPED, AsJson
-from antiphon.cli.groups import grouped
+from antiphon.cli.groups import SpeechBounds, grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
-from antiphon.cli.options import ContinuityLeast, TtfpMost, TtftMost, TurnEnd, WorkloadName, finite
+from antiphon.cli.options import TtftMost, TurnEnd, WorkloadName, finite
 from antiphon.cli.shared import console, terminated_as_interrupted
 from antiphon.cli.simulated import Seed, first_line
 from antiphon.core.counted import counted
@@ -49,18 +49,14 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class PlanBounds:
+class PlanBounds(SpeechBounds):
     """What each number of conversations is held to."""
 
-    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0
-    slo_continuity: Annotated[float, ContinuityLeast] = 0.95
     slo_ttft_p90: Annotated[float, TtftMost] = 2.0
 
     @property
     def slo(self) -> Slo:
-        from antiphon.metrics.slo import Slo
-
-        return Slo(ttfp_p90_s=self.slo_ttfp_p90, continuity=self.slo_continuity, ttft_s=self.slo_ttft_p90)
+        return replace(super().slo, ttft_s=self.slo_ttft_p90)
 
 
 @grouped

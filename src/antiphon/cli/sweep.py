@@ -13,13 +13,11 @@ import typer
 from rich.console import Console
 
 from antiphon.cli.bench import STOPPED
-from antiphon.cli.groups import grouped
+from antiphon.cli.groups import SpeechBounds, grouped
 from antiphon.cli.options import (
     LOCAL_URL,
     ApiKey,
-    ContinuityLeast,
     MaxConcurrency,
-    TtfpMost,
     TurnEnd,
     Url,
     WorkloadName,
@@ -31,7 +29,6 @@ from antiphon.core.errors import AntiphonError, ConfigError
 if TYPE_CHECKING:
     from antiphon.bench.experiment import Changes
     from antiphon.bench.sweep import OfferedLoad, Point
-    from antiphon.metrics.slo import Slo
 
 RESULT_FILE = "sweep.json"
 
@@ -68,27 +65,13 @@ class SweptLoads:
         )
 
 
-@dataclass(frozen=True)
-class SweepBounds:
-    """What speech is held to."""
-
-    slo_ttfp_p90: Annotated[float, TtfpMost] = 1.0
-    slo_continuity: Annotated[float, ContinuityLeast] = 0.95
-
-    @property
-    def slo(self) -> Slo:
-        from antiphon.metrics.slo import Slo
-
-        return Slo(ttfp_p90_s=self.slo_ttfp_p90, continuity=self.slo_continuity)
-
-
 @grouped
 def sweep(
     server: SweptServer = SweptServer(),
     workload: WorkloadName = "voice-chat",
     offered: SweptLoads = SweptLoads(),
     seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same people.")] = 0,
-    bounds: SweepBounds = SweepBounds(),
+    bounds: SpeechBounds = SpeechBounds(),
     out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("sweep"),
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
 ) -> None:
