@@ -261,6 +261,13 @@ def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> Non
     assert chosen(stage(2, 2, **told)).order.tolist() == [0, 1], "as the paper has it"
 
 
+def test_nobody_is_left_out_while_most_rows_are_in_use() -> None:
+    policy, told = Urgency(brink_s=0.3, rows_to=0.75), begun(3, 0.2, 5.0, 0.9, cost=Linear(0.01))
+    for num_free, num_pending, order in ((1, 0, [0, 2]), (0, 1, [0, 2]), (0, 0, [0, 2, 1])):
+        view = stage(3, 3, **told, num_free_rows=num_free, num_pending_rows=num_pending)
+        assert policy.decide_step(view, BUDGET, 0.0).order.tolist() == order
+
+
 def test_kv_in_a_full_stage_is_worth_a_lead() -> None:
     """Eq. 1 is zero at safe_s (1 + beta / alpha K R): half the blocks in a stage that is full."""
     view = stage(2, 2, **begun(2, 2.4, 2.4, held=[32, 32], num_free=0))

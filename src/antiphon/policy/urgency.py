@@ -57,7 +57,9 @@ class Urgency:
     after_gap  the same for each gap that was heard in it, up to three
     holds_to   share of the stage's blocks in use up to which anything is held: beyond it, what is over sooner
                frees its KV sooner
-    rows_to    the same for its rows, and those of the stages behind it: a held reply keeps its own in each
+    rows_to    the same for its rows, and those of the stages behind it: a held reply keeps its own in each.
+               Beyond it nothing is left out at the brink either: steps of fewer rows make less in a second,
+               and where the stage has all that it can do, that is what everybody lacks
     patient    keep prompts out of a step that would outlast the least lead in it, for a step that does not
     literal    Algorithm 1 to the letter: the first candidate that does not fit ends the step, and not only
                the admissions; nothing is `patient`, or at the brink
@@ -197,11 +199,14 @@ class Urgency:
         """Why no reply is held though one is far enough ahead; "": there is no reason."""
         if self._occupied(view) > self._holds_to:
             return f"not held: over {self._holds_to:.0%} of the blocks are in use"
-        if view.num_rows > self._rows_to * (view.num_rows + view.num_free_rows + view.num_pending_rows):
+        if self._is_full(view):
             return f"not held: over {self._rows_to:.0%} of the rows are in use"
         if view.rows_behind > self._rows_to:
             return f"not held: over {self._rows_to:.0%} of the rows of a later stage are in use"
         return "not held: a request waits for a row, or for KV" if self._is_in_the_way(view) else ""
+
+    def _is_full(self, view: StepView) -> bool:
+        return view.num_rows > self._rows_to * (view.num_rows + view.num_free_rows + view.num_pending_rows)
 
     def _is_in_the_way(self, view: StepView) -> bool:
         """A request waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
@@ -279,7 +284,7 @@ class Urgency:
         """Without what is well buffered, while a reply is at the brink and the step is shorter for it. Not
         in the paper: it counts where a step takes longer for each row, and right after the first sound."""
         dry = order[urgency[order] == RUNS_DRY]
-        if not self._brink_s or not (view.lead_s[dry] < self._brink_s).any():
+        if not self._brink_s or self._is_full(view) or not (view.lead_s[dry] < self._brink_s).any():
             return order
         hurried = order[urgency[order] <= FIRST_SOUND]
         if len(hurried) == len(order):
