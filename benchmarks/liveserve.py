@@ -119,7 +119,7 @@ class System(msgspec.Struct, frozen=True):
 
 
 SHIPPED = System((), ROWS, 2)
-BASELINE_ROWS, OUR_ROWS = (6, 8, 10, 12), (10, 12, ROWS)
+BASELINE_ROWS, OUR_ROWS = (6, 8, 10, 12), (8, 10, 12)
 HELD_S = 4.0, 6.0, 12.0
 """Leads at which what was chosen is held, as a trade between waste and the first sound."""
 
