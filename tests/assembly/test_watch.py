@@ -74,6 +74,15 @@ def test_every_step_is_shown_once() -> None:
     assert "s0" in encoded.sessions
 
 
+def test_a_voice_that_reads_takes_tokens_not_frames() -> None:
+    world = transcribing.World()
+    world.node.watch(True)
+    world.ask("s", "tell me more")
+    world.run()
+    snapshot = world.node.snapshot(world.now)
+    assert {step.kind for step in snapshot.steps if step.stage == "voice"} == {"speak"}
+
+
 def test_of_too_many_steps_the_last_are_kept() -> None:
     world = watched(step_tokens=1)
     for round_ in range(6):

@@ -153,6 +153,38 @@ async def test_policies_are_told_unit_by_unit_and_only_what_was_counted() -> Non
         await expect(page.locator("#decisions .why")).to_have_text("prompts before replies")
 
 
+async def test_a_voice_that_reads_is_told_in_tokens() -> None:
+    async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        shown = snapshot()
+        (step,) = shown.steps
+        reads = msgspec.structs.replace(step, kind="speak", rows=1, tokens=7)
+        goes_on = msgspec.structs.replace(step, kind="speak", rows=2, tokens=0)
+        vocodes = msgspec.structs.replace(step, kind="vocode", rows=2, tokens=16)
+        console.server.engine.viewer(
+            msgspec.structs.replace(shown, steps=(reads, goes_on, vocodes), num_steps=3)
+        )
+        sizes = ["2 rows · 16 frames", "2 rows", "1 row · 7 tokens"]
+        await expect(console.page.locator("#decisions .size")).to_have_text(sizes)
+
+
+async def test_kv_that_wraps_begins_at_one_edge() -> None:
+    async with opened(Script(), viewport={"width": 1000, "height": 700}) as console:
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        shown = snapshot()
+        (session,) = shown.sessions
+        stages = tuple(msgspec.structs.replace(stage, kv_tokens=12345) for stage in session.stages)
+        session = msgspec.structs.replace(session, stages=stages)
+        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(session,)))
+        await expect(console.page.locator(".kv span")).to_have_count(2)
+        edges = "[...document.querySelectorAll('.kv span')].map((one) => one.getBoundingClientRect())"
+        first, second = await console.page.evaluate(f"{edges}.map(({{left, top}}) => [left, top])")
+        assert first[0] == second[0]
+        assert first[1] < second[1]
+
+
 async def test_a_phone_shows_one_panel_at_a_time() -> None:
     phone = {"width": 390, "height": 844}
     async with opened(Script(SENTENCE), viewport=phone, color_scheme="dark", has_touch=True) as console:

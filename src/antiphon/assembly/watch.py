@@ -81,7 +81,8 @@ class Watch:
                 self._keep(step, now, self._kind(step), len(step.rows), step.counts, self._sessions(named))
             case CodecStep():
                 named = tuple(step.requests.tolist())
-                self._keep(step, now, "vocode", len(step.rows), step.counts, self._sessions(named))
+                kind = "speak" if self._stages.codec[step.stage].reads else "vocode"
+                self._keep(step, now, kind, len(step.rows), step.counts, self._sessions(named))
             case EncodeStep():
                 ones = np.ones(len(step.media), np.int64)
                 self._keep(step, now, "encode", len(step.media), ones, self._users(step))

@@ -73,8 +73,8 @@ class SessionShown(msgspec.Struct, frozen=True):
 class StepShown(msgspec.Struct, frozen=True):
     """A step that was decided.
 
-    kind      encode | prefill | decode | mixed | vocode
-    tokens    positions run (frames of a vocoder, media of an encoder)
+    kind      encode | prefill | decode | mixed | vocode | speak (by a voice that reads text)
+    tokens    positions run (frames of a vocoder, text of a voice, media of an encoder)
     sessions  whose rows were in it, each once
     """
 

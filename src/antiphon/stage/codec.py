@@ -85,7 +85,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
         self.name = name
         self.edge = edge
         self._windowed = windowed
-        self._reads = reads
+        self.reads = reads
         self._max_rows = config.max_rows
         self._row_pool = pool = BlockPool(config.max_rows)
         self._around.rows.tell(name, self._around.stage, lambda: pool.in_use)
@@ -226,7 +226,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
             stream = self._streams.get(request)
             if stream is not None:
                 stream.in_flight -= 1
-                if not self._reads:
+                if not self.reads:
                     self._tell(stream, num_frames)
         heard: list[Heard] = []
         if isinstance(fact, StepDone):
@@ -234,7 +234,7 @@ class CodecScheduler(Chooser[Listed, Flight]):
             words: dict[int, list[tuple[int, int]]] = {}
             for request, tokens, end in fact.words.reshape(-1, 3).tolist():
                 words.setdefault(request, []).append((tokens, end))
-            if self._reads:
+            if self.reads:
                 self._spoken(words)
             elif not self._windowed:
                 self._around.frontier.sound(sum(count for _, count in flight), int(fact.samples.sum()))
@@ -269,24 +269,24 @@ class CodecScheduler(Chooser[Listed, Flight]):
         if stream is None:
             return []
         stream.owes = owes
-        if self._reads:
+        if self.reads:
             self._around.frontier.fall_short(stream.slot, not owes)
         else:
             stream.sounded += samples
         is_done = not (stream.frames or stream.in_flight or owes or self._owes_end(stream))
         ended = stream.closed and is_done
         if ended:
-            if self._windowed and not self._reads:  # until now it held back sound of frames
+            if self._windowed and not self.reads:  # until now it held back sound of frames
                 self._around.frontier.sound(stream.taken, stream.sounded)
             self._retire(stream)
-        taken = stream.over if self._reads else stream.taken
+        taken = stream.over if self.reads else stream.taken
         return [Heard(request, samples, audio, ended, taken, words)]
 
     def _due(self, stream: _Stream) -> int:
         """Frames to decode now: a chunk, the rest of a closed stream, or none."""
         chunk = self.edge.first_chunk if stream.row is None else self.edge.chunk
         if len(stream.frames) >= chunk:
-            return len(stream.frames) if self._reads else chunk
+            return len(stream.frames) if self.reads else chunk
         return len(stream.frames) if stream.closed else 0
 
     def _owes_end(self, stream: _Stream) -> bool:

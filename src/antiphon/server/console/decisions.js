@@ -74,14 +74,20 @@ export class Decisions {
     const what = made("span", "what");
     what.append(made("b", `key ${place < 0 ? "encoder" : `stage-${place}`}`, stage), ` ${kindInWords(kind)}`);
     if (times > 1) what.append(made("em", "", ` ×${times}`));
-    const size = kind === "encode" ? `${rows} media` : `${count(rows, "row")} · ${count(tokens, kind === "vocode" ? "frame" : "token")}`;
+    const size = made("span", "size", sizeInWords(kind, rows, tokens));
     const others = sessions.filter((name) => name !== this.own).map((name) => name.slice(-6));
     const names = [...(others.length < sessions.length ? ["this page"] : []), ...others];
     const who = made("span", "quiet who", names.slice(0, MOST_NAMES).join(" ") + (names.length > MOST_NAMES ? ` +${names.length - MOST_NAMES}` : ""));
     who.title = sessions.join(" ");
-    line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, made("span", "size", size), made("span", "quiet why", reasonInWords(reason)), who);
+    line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, size, made("span", "quiet why", reasonInWords(reason)), who);
     return line;
   }
+}
+
+// A step that takes up nothing new goes on with what it has.
+function sizeInWords(kind, rows, tokens) {
+  if (kind === "encode") return `${rows} media`;
+  return tokens ? `${count(rows, "row")} · ${count(tokens, kind === "vocode" ? "frame" : "token")}` : count(rows, "row");
 }
 
 function count(number, word) {

@@ -3,7 +3,7 @@
 import { picture } from "./images.js";
 
 const NEAR_END_PX = 120;
-const FIRST_SOUND = "From the end of what you said, the silence that ends a spoken turn included, to the first sound here. Where what you said decides that you are done, how long the pause before your turn's end was is not known.";
+const FIRST_SOUND = "From the end of what you said, the silence that ends a spoken turn included, to the first sound here. Where your pauses decide that you are done, how long the pause before your turn's end was is not known.";
 
 let charMs = 60; // of speech for a character, until replies have shown how long theirs are
 

@@ -1,7 +1,7 @@
 // What the engine counts and says in names, in plain English. A name that is not here is shown as it is.
 
 const REASONS = { "prompts first": "prompts before replies" };
-const KINDS = { mixed: "prefill + decode", vocode: "synthesis" };
+const KINDS = { mixed: "prefill + decode", vocode: "synthesis", speak: "synthesis" };
 export const SOURCES = { acked: "reported", estimated: "estimated", unknown: "nothing heard yet" };
 const EVENTS = {
   lead_unknown: "reply without a known lead", times_unknown: "step whose length was not known",
