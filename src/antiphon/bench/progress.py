@@ -13,6 +13,7 @@ from antiphon.core.playback import Playback
 from antiphon.metrics.continuity import GAP_S
 from antiphon.metrics.log import (
     AudioDelta,
+    ClientSampled,
     ErrorSeen,
     Event,
     ResponseEnded,
@@ -41,6 +42,8 @@ class RunProgress:
         """By code."""
         self._refused_last: dict[str, str] = {}
         """The last message of each code."""
+        self._lag_s = 0.0
+        """How late the load generator's own loop was at worst."""
         self._num_replies = 0
         self._num_failed = 0
         self._num_gaps = 0
@@ -79,6 +82,8 @@ class RunProgress:
                 self._open.discard(event.session)
                 self._refusals[event.code] += 1
                 self._refused_last[event.code] = event.message
+            case ClientSampled():
+                self._lag_s = max(self._lag_s, event.lag_s)
             case ErrorSeen() if not event.is_late_cancel:
                 self._num_errors += 1
             case _:
@@ -102,12 +107,18 @@ class RunProgress:
             f"{counted(self._num_errors, 'error')}"
         )
 
-    def refusals(self) -> list[str]:
-        """Why people were sent away, a line for each code, the most frequent first."""
-        return [
+    def warnings(self) -> list[str]:
+        """Why people were sent away, a line for each code, the most frequent first; and whether the load
+        generator was late enough itself to make gaps."""
+        refused = [
             f"refused {count} times, the last one with {self._refused_last[code]}"
             for code, count in self._refusals.most_common()
         ]
+        late = (
+            f"the load generator was up to {self._lag_s:.2f} s late itself (client_lag_s), so late replies "
+            "and gaps may be its own; leave it a core, or play fewer people at once"
+        )
+        return [*refused, late] if self._lag_s >= GAP_S else refused
 
     def _heard(self, event: AudioDelta) -> None:
         playback = self._playing.get(event.response)

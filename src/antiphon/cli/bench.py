@@ -162,7 +162,7 @@ def _play(path: Path, force: bool, workload: Workload, seed: int, target: Driven
         reason = asyncio.run(measure(workload, seed, target, pace, log, progress))
     if reason == "interrupted":
         console.print("interrupted: the figures are of what was measured until then")
-    for line in progress.refusals():
+    for line in progress.warnings():
         console.print(f"[bold yellow]warning:[/] {escape(line)}", soft_wrap=True)
     console.print(f"log: {path}", soft_wrap=True)
     return reason
