@@ -75,6 +75,7 @@ def test_a_key_explained() -> None:
         ("kv_tokens", "did you mean defaults.kv_tokens?"),
         ("model.x", "model has no keys inside"),
         ("", "Keys of a deployment"),
+        ("demo", "demo is a deployment: `antiphon config show demo` prints it"),
     ],
 )
 def test_a_key_that_is_none(key: str, words: str) -> None:

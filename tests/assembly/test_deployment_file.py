@@ -191,7 +191,7 @@ def test_null_takes_a_key_away(base: dict[str, Any], key: str) -> None:
         ("# " + "x" * (1 << 20), "over 1048576 bytes"),
         ("base: [x]", "deployment.yaml:1: base is ['x']; it must be a name or a path"),
         ("base: one-gpus", "no deployment 'one-gpus'; did you mean one-gpu? There are cascade"),
-        ("base: ../none.yaml", "can't be read as a deployment"),
+        ("base: ../none.yaml", "none.yaml: can't be read as a deployment (No such file or directory)"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, words: str) -> None:

@@ -166,3 +166,5 @@ def test_names_for_people(tmp_path: Path) -> None:
     assert placed("/there/own.py:Own", tmp_path) == "/there/own.py:Own"
     assert nearest("evcit", DECISIONS) == "; did you mean evict?"
     assert nearest("zzz", DECISIONS) == ""
+    models = ("qwen2.5-omni-7b", "qwen3-omni-30b-a3b")
+    assert nearest("qwen3-omni", models) == "; did you mean qwen3-omni-30b-a3b?", "it begins so"

@@ -299,8 +299,9 @@ def test_a_value_that_reads_like_a_place_is_none(fields: dict, code: str, param:
 
 
 def test_a_value_is_shown_by_its_beginning() -> None:
-    values = ["x", 'a"b', b"x", [], {}, [1, "x", [None, {}]], {"a": {"b": [1.5, True]}, "c": "d"}]
+    values = ["x", 'a"b', b"x", [], {}, [1, "x", [2, {}]], {"a": {"b": [1.5, 3]}, "c": "d"}]
     assert [shown(value) for value in values] == [repr(value) for value in values]
+    assert [shown(value) for value in (None, [True], {"a": False})] == ["null", "[true]", "{'a': false}"]
     assert shown("x" * 100) == "'" + "x" * 78 + "…"
     endless: list[object] = []
     endless.append(endless)

@@ -63,6 +63,10 @@ def lines_of(key: str) -> list[str]:
         return explained_decision(key)
     if key in preset_names() or is_path(key):
         return explained_preset(key)
+    if key in deployment_names():
+        raise ConfigError(
+            f"{key} is a deployment: `antiphon config show {key}` prints it, and `doctor` explains it"
+        )
     taken = [decision for decision in DECISIONS if key in known_policies(decision) and decides(decision, key)]
     if taken:
         about = explained_policy(taken[0], key, {})

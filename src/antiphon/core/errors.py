@@ -23,6 +23,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from math import ceil, isinf
 
+MIN_BEGINNING_CHARS = 4
+"""Fewer begin too many names."""
+
 
 class AntiphonError(Exception):
     """Base of every error raised on purpose."""
@@ -146,9 +149,16 @@ def _written(number: float) -> str:
     return str(int(number)) if number == int(number) else f"{ceil(round(number * 1000, 6)) / 1000:.10g}"
 
 
+def unreadable(error: Exception) -> str:
+    """Why a file that the message names already could not be read."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no name is like it."""
-    close = get_close_matches(name, list(known), 1, 0.6)
+    """`; did you mean X?`: the name that begins so, or the one that is most like it. Nothing if none is."""
+    names = list(known)
+    longer = [one for one in names if len(name) >= MIN_BEGINNING_CHARS and one.startswith(name)]
+    close = longer or get_close_matches(name, names, 1, 0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -116,11 +116,9 @@ async def _antiphon_error(request: Request, error: Exception) -> Response:
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     called, headers = f"{request.method} {request.url.path}", dict(error.headers or {})
-    status, code, why = (
-        error.status_code,
-        "not_found" if error.status_code == 404 else "http_error",
-        error.detail,
-    )
+    status, code, why = error.status_code, "http_error", error.detail
+    if status == 404:
+        code, why = "not_found", "there is no such route; /openapi.json lists those that there are"
     if status in (404, 405) and (methods := ", ".join(_methods(request)) or headers.get("allow", "")):
         status, code, why = 405, "method_not_allowed", f"this method is not allowed, {methods} is"
         headers["allow"] = methods

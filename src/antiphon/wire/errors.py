@@ -12,6 +12,7 @@ SHOWN_CHARS = 80
 MAX_MESSAGE_CHARS = 2000
 """Of any error: what a client sent may be in it, at any length."""
 MAX_PARAM_CHARS = 200
+JSON_WORDS = {None: "null", True: "true", False: "false"}
 
 
 def shown(value: object) -> str:
@@ -30,7 +31,7 @@ def cut(text: str, most_chars: int) -> str:
 
 
 def _repr(value: Any) -> Iterator[str]:
-    """`repr(value)` piece by piece, with no more of a text than can be shown."""
+    """`repr(value)` piece by piece, with JSON's words and no more of a text than can be shown."""
     match value:
         case str() | bytes():
             yield repr(value[: SHOWN_CHARS + 1])
@@ -46,6 +47,8 @@ def _repr(value: Any) -> Iterator[str]:
                 yield ": "
                 yield from _repr(one)
             yield "}" if value else "{}"
+        case None | bool():
+            yield JSON_WORDS[value]
         case _:
             yield repr(value)
 
