@@ -68,13 +68,18 @@ class Reference:
         assert not problems["missing_keys"]
         assert not problems["unexpected_keys"]
         self._model = model.eval()
+        self._known: dict[bytes, list[int]] = {}
 
     def answer(self, ids: np.ndarray) -> list[int]:
+        """What it said to a prompt once it says again."""
+        if (known := self._known.get(ids.tobytes())) is not None:
+            return known
         prompt = torch.from_numpy(ids)[None]
         out = self._model.generate(
             prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=MAX_TOKENS
         )
-        return out[0, len(ids) :].tolist()
+        said = self._known[ids.tobytes()] = out[0, len(ids) :].tolist()
+        return said
 
 
 @pytest.fixture(scope="module")

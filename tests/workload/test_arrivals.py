@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from antiphon.core.rng import stream
 from workload.shapes import drawn, opened, workload
 
 
@@ -26,7 +28,11 @@ def times(arrivals: dict[str, Any], at_most: int = 5000, **bounds: Any) -> np.nd
     ids=str,
 )
 def test_rate_and_variation(arrivals: dict[str, Any], cv: float) -> None:
-    gaps = np.diff(times(arrivals, sessions=5000))
+    law = opened(arrivals, sessions=5000).load.open
+    assert law is not None
+    come = list(islice(law.arrivals.times(stream(1, "arrivals", "load")), 5000))
+    assert come[:100] == list(times(arrivals, 100, sessions=5000)), "scripts come when the law says"
+    gaps = np.diff(come)
     assert gaps.mean() == pytest.approx(0.5, rel=0.1)
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.1, abs=1e-6)
     assert (gaps >= 0).all()
