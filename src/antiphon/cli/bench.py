@@ -14,19 +14,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.groups import PeopleOptions, grouped
 from antiphon.cli.options import (
     LOCAL_URL,
     Acks,
     AcksOption,
     ApiKey,
     ContinuityLeast,
-    Patience,
     Seed,
     TtfpMost,
     TtftMost,
     Url,
-    WorkloadName,
 )
 from antiphon.cli.shared import console
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -94,8 +92,7 @@ class MeasuredServer:
 def bench(
     context: typer.Context,
     server: MeasuredServer = MeasuredServer(),
-    workload: WorkloadName = "smoke",
-    load: LoadOptions = LoadOptions(),
+    people: PeopleOptions = PeopleOptions(),
     seed: Seed = 0,
     log: Annotated[
         Path | None, typer.Option(help="Event log to write; bench-LABEL-SEED.jsonl by default.")
@@ -104,7 +101,6 @@ def bench(
     voices: Annotated[
         Path | None, typer.Option(help="Directory of recordings to speak with, not synthetic voices.")
     ] = None,
-    patience: Patience = 60.0,
     as_json: AsJson = False,
     bounds: BoundOptions = BoundOptions(),
 ) -> None:
@@ -114,14 +110,13 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
-    from antiphon.bench.experiment import workload_of
     from antiphon.bench.target import Pace
 
     try:
-        played = workload_of(workload, load.changes)
+        played = people.played
         target = server.driven()
         path = log or _unused(f"bench-{target.label}-{seed}", force)
-        reason = _play(path, force, played, seed, target, Pace(patience_s=patience, voices=voices))
+        reason = _play(path, force, played, seed, target, Pace(patience_s=people.patience, voices=voices))
         status = report(path, bounds, as_json)
     except AntiphonError as error:
         _fail(error)

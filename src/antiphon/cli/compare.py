@@ -17,9 +17,9 @@ from rich.markup import escape
 
 from antiphon.assembly.preset import preset_label, read_preset
 from antiphon.cli.bench import STOPPED
-from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.groups import KeptOptions, PeopleOptions, grouped
 from antiphon.cli.machine import MachineOptions, SimMachine, announce, machine_of, varied
-from antiphon.cli.options import PRESETS, Acks, AcksOption, Patience, WorkloadName
+from antiphon.cli.options import PRESETS, Acks, AcksOption
 from antiphon.cli.shared import PAGE_COLUMNS, check_out, console, fail, given_options, say
 from antiphon.core.errors import AntiphonError, ConfigError
 
@@ -63,6 +63,29 @@ class ServersOptions(WireOptions):
 
 
 @dataclass(frozen=True)
+class SeedOptions:
+    """How often each target is run."""
+
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each target; five or more to judge by.")] = 5
+    first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+
+@dataclass(frozen=True)
+class VerdictOptions:
+    """What counts as a difference, and what is shown of it."""
+
+    matters: Annotated[
+        float, typer.Option(help="The smallest difference that does, a share: less than 0.02 (2 %) is none.")
+    ] = 0.0
+    everything: Annotated[bool, typer.Option("--all", help="Show every figure.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False
+
+
+@dataclass(frozen=True)
 class Asked:
     """What is compared by whom, whatever they are."""
 
@@ -98,38 +121,28 @@ def compare(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="On virtual time, on the machine that the options describe.")
     ] = False,
-    workload: WorkloadName = "smoke",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each target; five or more to judge by.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0,
-    load: LoadOptions = LoadOptions(),
-    out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison"),
-    resume: Annotated[bool, typer.Option(help="Go on with the comparison in --out.")] = False,
+    people: PeopleOptions = PeopleOptions(),
+    seeds: SeedOptions = SeedOptions(),
+    kept: KeptOptions = KeptOptions(),
     wire: ServersOptions = ServersOptions(),
-    patience: Patience = 60.0,
     machine: MachineOptions = MachineOptions(),
-    matters: Annotated[
-        float, typer.Option(help="The smallest difference that does, a share: less than 0.02 (2 %) is none.")
-    ] = 0.0,
-    everything: Annotated[bool, typer.Option("--all", help="Show every figure.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, and no table.")] = False,
+    verdict: VerdictOptions = VerdictOptions(),
 ) -> None:
     """Play the same people to several servers in turn, or to simulated ones, and say what differs.
 
     Each target is held to the first. Exit status: 0, 1 for an error, 130 if stopped.
     """
-    from antiphon.bench.experiment import workload_of
-
-    with stopped_or_failed(out):
-        check_out(out)
+    with stopped_or_failed(kept.out):
+        check_out(kept.out)
         refuse_idle(context, simulate)
-        chosen = tuple(range(first_seed, first_seed + seeds))
-        played = workload_of(workload, load.changes)
-        asked = Asked(targets, model, workload, played, chosen, patience, matters)
+        asked = Asked(
+            targets, model, people.workload, people.played, seeds.chosen, people.patience, verdict.matters
+        )
         if simulate:
-            found = asyncio.run(_run_all(*_simulated(asked, machine), out, resume))
+            found = asyncio.run(_run_all(*_simulated(asked, machine), kept))
         else:
-            found = asyncio.run(_served(asked, wire, out, resume))
-    _report(found, out, everything, as_json)
+            found = asyncio.run(_served(asked, wire, kept))
+    _report(found, kept.out, verdict)
 
 
 @contextlib.contextmanager
@@ -201,7 +214,7 @@ def _machine(target: Target, base: MachineOptions, model: str) -> SimMachine:
         raise ConfigError(f"target {target.name}: {error}") from None
 
 
-async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -> Comparison:
+async def _served(asked: Asked, wire: ServersOptions, kept: KeptOptions) -> Comparison:
     from antiphon.bench.compare import Plan
     from antiphon.bench.compared import PlayWorkload, stop_on_signals
     from antiphon.bench.servers import Launch, Servers, parse_targets
@@ -211,15 +224,15 @@ async def _served(asked: Asked, wire: ServersOptions, out: Path, resume: bool) -
     plan = Plan(parse_targets(asked.targets), asked.seeds, asked.name, options, asked.matters)
     pace = Pace(patience_s=asked.patience_s)
     runner = PlayWorkload(asked.workload, pace, console, wire.api_key, wire.acks.value)
-    launch = Launch(asked.model, words_of(wire.serve), out / "servers")
+    launch = Launch(asked.model, words_of(wire.serve), kept.out / "servers")
     stop_on_signals()
     async with Servers(launch if asked.model else None, keep=not wire.one_at_a_time, say=say) as servers:
         for target in plan.targets:
             servers.check(target)
-        if not resume:
+        if not kept.resume:
             for target in plan.targets:
                 await check_reachable(target, wire.api_key)
-        return await _run_all(plan, servers, runner, out, resume)
+        return await _run_all(plan, servers, runner, kept)
 
 
 async def check_reachable(target: Target, api_key: str) -> None:
@@ -233,14 +246,16 @@ async def check_reachable(target: Target, api_key: str) -> None:
             raise ConfigError(f"target {target.name}: {error}") from None
 
 
-async def _run_all(plan: Plan, servers: Reachable, runner: Runner, out: Path, resume: bool) -> Comparison:
+async def _run_all(plan: Plan, servers: Reachable, runner: Runner, kept: KeptOptions) -> Comparison:
     """Every run that is missing."""
     from antiphon.bench.compare import compare as compared
     from antiphon.bench.compared import figures_of
 
     for warning in plan.warnings:
         console.print(f"[bold yellow]warning:[/] {escape(warning)}", soft_wrap=True)
-    return await compared(plan, servers, runner, out, figures=figures_of, is_resumed=resume, say=say)
+    return await compared(
+        plan, servers, runner, kept.out, figures=figures_of, is_resumed=kept.resume, say=say
+    )
 
 
 def words_of(options: str) -> tuple[str, ...]:
@@ -251,18 +266,18 @@ def words_of(options: str) -> tuple[str, ...]:
         raise ConfigError(f"options {options!r}: {error}") from None
 
 
-def _report(found: Comparison, out: Path, everything: bool, as_json: bool) -> None:
+def _report(found: Comparison, out: Path, verdict: VerdictOptions) -> None:
     from antiphon.bench.compared import about
     from antiphon.bench.comparison import as_json as encoded
     from antiphon.bench.comparison_table import comparison_table
 
     text = encoded(found, about())
     (out / RESULT_FILE).write_bytes(text)
-    if as_json:
+    if verdict.as_json:
         typer.echo(text.decode(), nl=False)
     else:
         for each in found.against:
-            table = comparison_table(each, is_whole=everything)
+            table = comparison_table(each, is_whole=verdict.everything)
             if table.row_count:
                 Console(width=None if sys.stdout.isatty() else PAGE_COLUMNS).print(table)
             else:

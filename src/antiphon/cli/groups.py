@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, ParamSpec, TypeVar, get_args, get_type_hints
 
 import typer
@@ -15,9 +16,11 @@ from antiphon.cli.options import (
     Concurrency,
     ContinuityLeast,
     MaxConcurrency,
+    Patience,
     Rate,
     TtfpMost,
     TurnEnd,
+    WorkloadName,
     finite,
     key_option,
 )
@@ -26,6 +29,7 @@ from antiphon.core.config import EngineOptions
 if TYPE_CHECKING:
     from antiphon.bench.experiment import Changes
     from antiphon.metrics.slo import Slo
+    from antiphon.workload.spec import Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,7 +75,7 @@ def _named(name: str, default: Any, annotation: Any) -> inspect.Parameter:
 
 
 ENGINE = EngineOptions()
-"""As it is where nothing is said."""
+"""The engine's options where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,36 @@ class LoadOptions:
             self.sessions,
             self.turn_detection,
         )
+
+
+@dataclass(frozen=True)
+class PeopleOptions(LoadOptions):
+    """Who comes, and how long each waits for a reply."""
+
+    workload: WorkloadName = "smoke"
+    patience: Patience = 60.0
+
+    @property
+    def played(self) -> Workload:
+        """Raises ConfigError."""
+        from antiphon.bench.experiment import workload_of
+
+        return workload_of(self.workload, self.changes)
+
+
+@dataclass(frozen=True)
+class ChatOptions(PeopleOptions):
+    """Who comes, people who talk unless it is said otherwise."""
+
+    workload: WorkloadName = "voice-chat"
+
+
+@dataclass(frozen=True)
+class KeptOptions:
+    """Where runs are kept."""
+
+    out: Annotated[Path, typer.Option(help="Directory of logs and result.")] = Path("comparison")
+    resume: Annotated[bool, typer.Option(help="Go on with what is in --out.")] = False
 
 
 @dataclass(frozen=True)

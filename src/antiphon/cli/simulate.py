@@ -11,9 +11,8 @@ from rich.markup import escape
 
 from antiphon.assembly.preset import preset_label
 from antiphon.cli.bench import RUN_FAILED, STOPPED, AsJson, BoundOptions, report
-from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.groups import ChatOptions, grouped
 from antiphon.cli.machine import MachineOptions, ModelName, PresetName, announce, machine_of
-from antiphon.cli.options import Patience, WorkloadName
 from antiphon.cli.shared import check_out, console
 from antiphon.cli.simulated import Seed, first_line
 from antiphon.core.errors import AntiphonError, ConfigError
@@ -25,11 +24,10 @@ if TYPE_CHECKING:
 
 @grouped
 def simulate(
-    workload: WorkloadName = "voice-chat",
+    people: ChatOptions = ChatOptions(),
     preset: PresetName = "",
     model: ModelName = "",
     machine: MachineOptions = MachineOptions(),
-    load: LoadOptions = LoadOptions(),
     seed: Seed = 0,
     out: Annotated[Path, typer.Option(help="Directory of the event log.")] = Path(),
     force: Annotated[bool, typer.Option(help="Overwrite the log if it exists.")] = False,
@@ -37,7 +35,6 @@ def simulate(
     record: Annotated[
         Path | None, typer.Option(help="Record the node's facts and decisions, as `serve` does.")
     ] = None,
-    patience: Patience = 60.0,
     as_json: AsJson = False,
     bounds: BoundOptions = BoundOptions(),
 ) -> None:
@@ -46,8 +43,6 @@ def simulate(
     Log and figures are those of `antiphon bench`. Exit status: 0, 1 if a bound given with --slo-… was missed,
     2 if the run failed, 130 if stopped.
     """
-    from antiphon.bench.experiment import workload_of
-
     try:
         check_out(out)
         found = machine_of(machine, preset, model)
@@ -58,7 +53,7 @@ def simulate(
                 f"--label {label}: it names the log, so it has no / in it; --out is where that goes"
             )
         announce(found)
-        made = found.setup(workload_of(workload, load.changes), seed, patience)
+        made = found.setup(people.played, seed, people.patience)
         if path.exists() and not force:
             raise ConfigError(f"{path} exists; name another --out or --label, or overwrite it with --force")
         out.mkdir(parents=True, exist_ok=True)

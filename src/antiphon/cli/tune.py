@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 
 from antiphon.cli.compare import Asked, WireOptions, refuse_idle, stopped_or_failed, words_of
-from antiphon.cli.groups import LoadOptions, grouped
+from antiphon.cli.groups import ChatOptions, KeptOptions, grouped
 from antiphon.cli.machine import MachineOptions, announce, machine_of
-from antiphon.cli.options import PRESETS, Patience, WorkloadName
+from antiphon.cli.options import PRESETS
 from antiphon.cli.shared import PAGE_COLUMNS, check_out, console, say, split
 from antiphon.core.errors import ConfigError
 
@@ -62,6 +62,16 @@ class SweepOptions:
     first_seed: Annotated[int, typer.Option(min=0, help="The seeds count up from here.")] = 0
 
 
+@dataclass(frozen=True)
+class TuningOptions(KeptOptions):
+    """Where runs, presets and the result are kept."""
+
+    out: Annotated[
+        Path,
+        typer.Option(help=f"Directory of logs, of presets that are tried and of the result, {RESULT_FILE}."),
+    ] = Path("tuning")
+
+
 @grouped
 def tune(
     context: typer.Context,
@@ -72,16 +82,10 @@ def tune(
     live: Annotated[
         bool, typer.Option("--live", help="On servers that are started here, in real time.")
     ] = False,
-    workload: WorkloadName = "voice-chat",
-    load: LoadOptions = LoadOptions(),
+    people: ChatOptions = ChatOptions(),
     swept: SweepOptions = SweepOptions(),
-    out: Annotated[
-        Path,
-        typer.Option(help=f"Directory of logs, of presets that are tried and of the result, {RESULT_FILE}."),
-    ] = Path("tuning"),
-    resume: Annotated[bool, typer.Option(help="Go on with the tuning in --out.")] = False,
+    kept: TuningOptions = TuningOptions(),
     wire: WireOptions = WireOptions(),
-    patience: Patience = 60.0,
     machine: MachineOptions = MachineOptions(),
 ) -> None:
     """Sweep P_safe and beta/alpha of the urgency policy on a workload, stage by stage (LiveServe §4.1), and
@@ -92,15 +96,14 @@ def tune(
     then held to the start preset on seeds that decided nothing; unless it is better there beyond noise, the
     start preset is written. Exit status: 0, 1 for an error, 130 if stopped.
     """
-    from antiphon.bench.experiment import workload_of
-
+    out = kept.out
     with stopped_or_failed(out):
         check_out(out)
         refuse_idle(context, not live, "is of a simulated machine; with --live there is none")
         sweep = _sweep(preset, swept)
-        asked = Asked((), model, workload, workload_of(workload, load.changes), sweep.seeds, patience)
+        asked = Asked((), model, people.workload, people.played, sweep.seeds, people.patience)
         sweep, plays = _served(asked, sweep, wire, out) if live else _simulated(asked, sweep, machine)
-        found = asyncio.run(_tuned(plays, sweep, out, resume))
+        found = asyncio.run(_tuned(plays, sweep, out, kept.resume))
     _report(found, out, plays.where, asked)
 
 
