@@ -121,7 +121,7 @@ CHECKS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def plain_text(value: str) -> str:
-    """As it can be encoded, cut to what people read."""
+    """A text that can be encoded, cut to what people read."""
     return str.encode(value[:MAX_TEXT], "utf-8", "replace").decode()
 
 

@@ -51,7 +51,7 @@ class Key:
 
     @property
     def default(self) -> Any:
-        """As it would be written; None: nothing."""
+        """The default as a file would have it; None: there is none, or it is empty."""
         value = self.field.get_default(call_default_factory=True, validated_data={})
         if value is PydanticUndefined or isinstance(value, Written):
             return None

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def command() -> str:
-    """As it was typed, without directories of the program; `python -m antiphon.cli` is `antiphon`."""
+    """The command line, without the program's directories; `python -m antiphon.cli` is `antiphon`."""
     name = Path(sys.argv[0]).name
     return " ".join(("antiphon" if name == "__main__.py" else name, *sys.argv[1:]))
 

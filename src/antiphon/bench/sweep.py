@@ -1,4 +1,4 @@
-"""The same people at rising loads: where a server stops holding its bounds, and its useful_rps."""
+"""One workload at rising loads: where a server stops holding its bounds, and its useful_rps."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class GgufTensor:
     data: memoryview
 
     def in_blocks(self) -> Quantised | None:
-        """As it lies in the file, if it is a quantised matrix."""
+        """The tensor's blocks as they lie in the file; None unless it is a quantised matrix."""
         if self.encoding.split is None or len(self.shape) != 2:
             return None
         number = next(number for number, encoding in ENCODINGS.items() if encoding is self.encoding)

@@ -312,8 +312,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
         return self.tensor_parallel > 1 and (not self.divided or stage in self.divided)
 
     def of(self, stage: str) -> EngineOptions:
-        """The same with the stage's own sizes in the place of those for all, and the usual sizes in the place
-        of those that are 0. Raises ConfigError."""
+        """The options of one stage: its own sizes in the place of those for all, and the usual sizes in the
+        place of those that are 0. Raises ConfigError."""
         own = self.stages.get(stage, StageOptions()).sizes
         if zero := [name for name in DERIVED if own.get(name) == 0]:
             raise ConfigError(f"stage {stage}: {zero[0]} is 0; of one stage it must be 1 or more")

@@ -143,8 +143,9 @@ class StageGraph:
         return next(edge for edge in self.edges if (edge.source, edge.target) == (source, target))
 
     def changed(self, source: str, target: str, **chosen: int) -> StageGraph:
-        """The same with other `first_chunk`, `chunk` or `credit` on one edge. Raises ConfigError for an edge
-        that is not there, for any of them where the target gathers nothing, and for credit below a chunk."""
+        """A copy of the graph with other `first_chunk`, `chunk` or `credit` on one edge. Raises ConfigError
+        for an edge that is not there, for any of them where the target gathers nothing, and for credit below
+        a chunk."""
         known = [f"{edge.source} -> {edge.target}" for edge in self.edges]
         name = f"{source} -> {target}"
         if name not in known:

@@ -72,7 +72,7 @@ class Quantised:
         return self.split(self.data[chosen]).numbers()
 
     def reordered(self, order: NDArray[np.int64]) -> Quantised:
-        """The same rows in another order."""
+        """A weight with these rows: row i is row `order[i]` of this one."""
         return replace(self, data=self.data[order])
 
 
@@ -84,7 +84,8 @@ def joined(parts: list[Quantised]) -> Quantised:
 
 
 def eight_bits(groups: Groups, most: int) -> Quantised:
-    """The same numbers a byte each, with scales and lowest numbers in fp32, of `most` inputs or fewer."""
+    """A weight of these numbers, a byte each, with scales and lowest numbers in fp32 for every `most` inputs
+    or fewer."""
     rows, count, size = groups.quants.shape
     times = -(-size // most)
     heads = np.stack([np.repeat(part, times, 1) for part in (groups.scales, groups.lowest)], 2)

@@ -112,7 +112,8 @@ class KvPool:
 
 
 def _host_tier(planes: Planes, num_blocks: int) -> Planes:
-    """The same layers with `num_blocks` blocks, zeroed; pinned where a device copies by itself."""
+    """Zeroed tensors on the host for `num_blocks` blocks of these layers; pinned where a device copies by
+    itself."""
     return [
         tuple(
             torch.zeros(

@@ -221,7 +221,7 @@ class Profile(msgspec.Struct, frozen=True):
         return self.stages[name]
 
     def with_host_link(self, bytes_per_s: float) -> Profile:
-        """The same with copies to the host and back at this rate, each way."""
+        """A copy of the profile in which copies to the host and back run at this rate, each way."""
         links = {
             to: LinkModel(self.links.get(to, NO_LINK).alpha_s, 1 / bytes_per_s) for to in ("host", "device")
         }

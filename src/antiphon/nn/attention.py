@@ -89,8 +89,8 @@ class PagedBatch:
         return cls(tensors[0], tensors[1], tensors[2], tensors[3], block_size, *lengths)
 
     def retabled(self, tables: Sequence[Sequence[int]] | NDArray[np.int64]) -> PagedBatch:
-        """The same queries over the block tables of another KV group; what depends on the queries alone is
-        shared. Needs the lengths on the host.
+        """A batch of these queries over the block tables of another KV group, which shares with this one what
+        depends on the queries alone. Needs the lengths on the host.
         """
         queries, cached = np.asarray(self.query_lens, np.int64), np.asarray(self.cached_lens, np.int64)
         blocks, slots = lay_out(queries, cached, tables, self.block_size)

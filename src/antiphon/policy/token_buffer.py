@@ -448,7 +448,7 @@ class TokenBuffer:
         return self._brings[request]
 
     def _lead_s(self, request: int) -> float:
-        """As it was when a step was last chosen; of one that has nothing yet, nothing."""
+        """A request's lead when a step was last chosen; 0 of one that has nothing yet."""
         if self._leads_s is None:
             self._leads_s = dict(zip(*(column.tolist() for column in self._seen), strict=True))
         lead_s = self._leads_s.get(request, 0.0)

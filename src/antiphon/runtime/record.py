@@ -125,7 +125,7 @@ def _exists(path: Path) -> str:
 
 
 def framed(message: Header | Entry) -> bytes:
-    """As it lies in the file."""
+    """A message as bytes of the file: its length, then its encoding without media."""
     data = encode(without_media(message))
     return struct.pack("<I", len(data)) + data
 

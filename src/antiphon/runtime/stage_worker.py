@@ -141,7 +141,7 @@ class StageWorker:
         return sum(link.waiting_bytes for link in self._peers.values()) > MOST_WAITING_BYTES
 
     def _progress(self, what: str, done: int, total: int) -> None:
-        """Also how it is noticed in a load that nobody waits for it any more."""
+        """Report how far the load is. It also polls for orders, so that an engine that is gone is noticed."""
         now = time.monotonic()
         if done == total or now - self._reported_at > PROGRESS_EVERY_S:
             self._reported_at = now

@@ -43,7 +43,7 @@ async def advisories(request: Request, serving: Admitted) -> Response:
 
 
 def _unknown(asked: AdvisoryRequest) -> ProtocolError:
-    """The same words for a session that is not there and for one of another key."""
+    """Of a session that is not there or belongs to another key: the words do not tell which."""
     return ProtocolError(
         f"No session {shown(asked.session_id)} is open under this API key.",
         code="session_not_found",

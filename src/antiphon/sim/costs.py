@@ -21,7 +21,7 @@ class CostModel(Protocol):
         ...
 
     def spoken_s(self, features: SpeechFeatures, stage: str) -> float:
-        """The same of a step of a codec that reads text, by what is said in it."""
+        """A step of a codec that reads text, by what is said in it."""
         ...
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:

@@ -175,7 +175,7 @@ def _rate(
 
 
 def _another(first: ResponseRequested, wishes: Wishes, info: ModelInfo, choice: int) -> ResponseRequested:
-    """The same question, for one more reply to it."""
+    """The request for one more reply to the first one's question, with a seed of its own."""
     session, response = f"{first.session}-{choice}", f"{first.response}-{choice}"
     sampling = sampling_of(wishes, info, response, choice)
     return msgspec.structs.replace(first, session=session, response=response, sampling=sampling)

@@ -169,7 +169,7 @@ class RealtimeSession:
         return self.receive_object(raw, now)
 
     def receive_object(self, raw: dict[str, Any], now: float) -> list[Effect]:
-        """The same for a frame that is decoded. In it, audio may be bytes."""
+        """A client's frame that is decoded already; audio in it may be bytes. As `receive`."""
         try:
             event = typed_event(raw)
         except (ProtocolError, LimitExceeded) as error:

@@ -19,7 +19,7 @@ class Reported:
     def __init__(self) -> None:
         self.playback = Playback()
         self.soonest = Playback()
-        """As it would be played without a pause, and never faster."""
+        """The playback if it never pauses: no client plays faster."""
         self.pause_left_s = MOST_PAUSED_S
         """So much less than there was time for may have been played."""
 

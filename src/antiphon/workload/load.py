@@ -111,7 +111,7 @@ def measured(law: dict[str, Any], folder: Path) -> dict[float, float]:
 
 
 def changed(workload: Workload, settings: Mapping[str, Any]) -> Workload:
-    """The same workload with other values at some keys, such as `load.closed.concurrency` or
+    """A copy of the workload with other values at some keys, such as `load.closed.concurrency` or
     `people.talker.barge_in.probability`: a sweep needs one file. Values are what YAML would hold.
 
     Raises ConfigError for a key or value that can't be.

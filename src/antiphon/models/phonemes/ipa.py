@@ -36,7 +36,7 @@ _TRAILING = ".,;:!?\")'”’—…"
 
 
 def to_ipa(phonemes: str) -> str:
-    """The same sounds as espeak writes them; words stay apart, punctuation stays where espeak speaks it."""
+    """misaki's phonemes in espeak's IPA; words stay apart, punctuation stays where espeak speaks it."""
     return re.sub(" {2,}", " ", " ".join(_word(word) for word in phonemes.split(" "))).strip()
 
 

@@ -72,7 +72,7 @@ def lay_out_values(job: Any, row: int, head: int, count: int, values: Floats, pa
 
 @compiled
 def lay_out_key_pairs(job: Any, row: int, head: int, count: int, panels: Words) -> None:
-    """The same as bf16, a word for two of a key's numbers: panels [count / 16 * d / 2, 16]."""
+    """keys of one head as bf16 -> panels [count / 16 * d / 2, 16], a word for two of a key's numbers."""
     table, pairs = integers(job.tables, job.num_rows, job.width)[row], job.dim // 2
     key = np.empty(pairs, np.uint32)
     for first in range(0, count, LANES):
@@ -86,7 +86,8 @@ def lay_out_key_pairs(job: Any, row: int, head: int, count: int, panels: Words) 
 
 @compiled
 def lay_out_value_pairs(job: Any, row: int, head: int, count: int, panels: int) -> None:
-    """The same as bf16, a word for two neighbours' numbers: panels, an address, [d / 16 * count / 2, 16]."""
+    """values of one head as bf16 -> panels, an address, [d / 16 * count / 2, 16], a word for two neighbours'
+    numbers."""
     table = integers(job.tables, job.num_rows, job.width)[row]
     for place in range(0, count, 2):
         slot = table[place // job.block_size] * job.block_size + place % job.block_size

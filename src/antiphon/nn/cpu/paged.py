@@ -198,7 +198,7 @@ def gather(batch: PagedBatch, rows: list[int], pages: Tensor) -> Group:
 
 
 def viewed(chunk: Chunk) -> Chunk:
-    """The same chunk, with neighbouring blocks as a slice."""
+    """The chunk, its blocks a slice if they lie side by side: then reading them copies nothing."""
     blocks = chunk.blocks
     if isinstance(blocks, slice) or bool((blocks.diff() != 1).any()):
         return chunk

@@ -59,7 +59,7 @@ FEW_ROWS = 16 if HAS_TWO else BLOCK_ROWS
 """Up to so many are multiplied as they arrive: the weight, not the arithmetic, is what is waited for."""
 
 FEW_ROWS_IN_PAIRS = 7
-"""The same of weights in pairs: their arithmetic is short, and two panels ask for more memory at a time."""
+"""`FEW_ROWS` of weights in pairs: their arithmetic is short, and two panels ask for more memory at a time."""
 
 AHEAD_BYTES = 8192
 """So far ahead the panels of few rows are asked for; in halves half of it, which takes as long to get to."""

@@ -105,7 +105,7 @@ def side_by_side(*columns: np.ndarray) -> NDArray[np.uint8]:
 
 
 def form_of(panels: Tensor) -> tuple[Form, int]:
-    """And how many inputs share scales."""
+    """In which form these panels are, and how many inputs share scales."""
     if panels.dtype is torch.int8:
         return Form.I8, (panels.shape[2] - Form.I8.head_bytes) // LANES
     found = {form.block_bytes(group): (form, group) for form, (group, _) in GROUPS_OF.items()}

@@ -50,7 +50,7 @@ class LinkLimits(msgspec.Struct, frozen=True):
         return max(1, min(MIB, self.window_bytes // 2))
 
     def packed(self) -> bytes:
-        """As it stands in a greeting: PACKED_BYTES."""
+        """The limits as a greeting holds them, PACKED_BYTES long."""
         return _PACKED.pack(*(getattr(self, name) for name in self.__struct_fields__))
 
     @classmethod
