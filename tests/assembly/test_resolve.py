@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly.deployment import Deployment, Edge, StageSizes
+from antiphon.assembly.deployment import Deployment, StageSizes, WrittenEdge
 from antiphon.assembly.deployment_file import deployment_names, read_deployment
 from antiphon.assembly.footprint import GIB, parts
 from antiphon.assembly.links import peers_of
@@ -326,7 +326,7 @@ def test_more_memory_than_there_is(tmp_path: Path, device: dict[str, Any], key: 
 
 
 def test_the_file_and_the_engine_name_the_same() -> None:
-    assert set(Edge.model_fields["connector"].annotation.__args__[0].__args__) == set(CONNECTORS)  # pyright: ignore
+    assert set(WrittenEdge.model_fields["connector"].annotation.__args__[0].__args__) == set(CONNECTORS)  # pyright: ignore
     assert set(StageSizes.model_fields) < set(EngineOptions.__struct_fields__)
     assert Deployment().limits.session.model_dump() == {
         name: getattr(Limits(), name) for name in Limits.__dataclass_fields__

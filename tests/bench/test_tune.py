@@ -26,7 +26,7 @@ from antiphon.bench.compared import figures_of
 from antiphon.bench.knobs import Setting, changed, choices_of, knobs, preset_digest, preset_text, value_of
 from antiphon.bench.servers import Target
 from antiphon.bench.simulated import PlaySimulated, Simulators
-from antiphon.bench.tune import OBJECTIVE, Sweep, Tuned, tune
+from antiphon.bench.tune import OBJECTIVE, Tuned, Tuning, tune
 from antiphon.bench.tune_report import tried_table, tuned_text, verdict
 from antiphon.checkpoint.demo import make_demo
 from antiphon.cli import app
@@ -66,11 +66,11 @@ class Pretend:
         return values
 
 
-def sweep_of(*groups: tuple[Setting, ...], preset: str = "liveserve") -> Sweep:
-    return Sweep(preset, groups, (0, 1), (2, 3, 4))
+def sweep_of(*groups: tuple[Setting, ...], preset: str = "liveserve") -> Tuning:
+    return Tuning(preset, groups, (0, 1), (2, 3, 4))
 
 
-async def tuned(sweep: Sweep, makes: Makes, folder: Path, resume: bool = False) -> tuple[Tuned, Pretend]:
+async def tuned(sweep: Tuning, makes: Makes, folder: Path, resume: bool = False) -> tuple[Tuned, Pretend]:
     runner = Pretend(makes)
     plan = Plan((sweep.start,), (*sweep.seeds, *sweep.held_out), "talk")
     prepare(plan, folder, resume)
@@ -274,7 +274,7 @@ async def test_a_setting_that_is_clearly_better_is_found_by_playing(tmp_path: Pa
         load = {"load": {"closed": {"concurrency": 10, "duration_s": 10.0}}}
         return setup("voice-chat", seed, load, engine=engine), started(seed)
 
-    sweep = Sweep(str(start), (safe_s(0.5, 100.0),), (0,), (1, 2))
+    sweep = Tuning(str(start), (safe_s(0.5, 100.0),), (0,), (1, 2))
     plan = Plan((sweep.start,), (0, 1, 2), "voice-chat")
     prepare(plan, tmp_path, False)
     runner = PlaySimulated(made, Console(quiet=True))

@@ -15,7 +15,7 @@ from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError, EngineLost
 from antiphon.engine import leader
 from antiphon.engine.leader import Followers, check_place
-from antiphon.engine.ranks import Begin, Forward, Logits, NewPages, Order, read_order, write_order
+from antiphon.engine.ranks import BeginRank, Forward, Logits, NewPages, Order, read_order, write_order
 
 BRIEF = {"thinker": Sampling(max_tokens=8), "talker": Sampling(max_tokens=8)}
 
@@ -27,7 +27,7 @@ def followers_of(omni: Omni) -> Followers:
 @pytest.mark.parametrize(
     "order",
     [
-        Begin("path", EngineOptions(tensor_parallel=2), 1, "store", 3),
+        BeginRank("path", EngineOptions(tensor_parallel=2), 1, "store", 3),
         NewPages("thinker", 8, 16),
         Forward("thinker", (1, 5), (3, 0), 16, b"\0" * 16, 64, 2, 3),
         Logits("talker", 2, 64),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.models.qwen3_omni.positions import Span
+from antiphon.models.qwen3_omni.positions import MediumSpan
 from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens, num_image_tokens
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class Scene:
     ids: list[int] = field(default_factory=list)
     mels: list[torch.Tensor] = field(default_factory=list)
     patches: list[torch.Tensor] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    sounds: list[Span] = field(default_factory=list)
+    spans: list[MediumSpan] = field(default_factory=list)
+    sounds: list[MediumSpan] = field(default_factory=list)
 
     def open(self, role: str) -> Scene:
         tokens = self.config.tokens
@@ -47,29 +47,29 @@ class Scene:
     def audio(self, frames: int) -> Scene:
         tokens = self.config.tokens
         self.mels.append(noise((128, frames), seed=frames))
-        self.sounds.append(Span(len(self.ids) + 1, (0, 0, 0), audio_tokens=num_audio_tokens(frames)))
+        self.sounds.append(MediumSpan(len(self.ids) + 1, (0, 0, 0), audio_tokens=num_audio_tokens(frames)))
         return self.text([tokens.audio_start, *[tokens.audio] * num_audio_tokens(frames), tokens.audio_end])
 
     def image(self, grid: Grid) -> Scene:
         tokens = self.config.tokens
-        self.spans.append(Span(len(self.ids) + 1, grid))
+        self.spans.append(MediumSpan(len(self.ids) + 1, grid))
         self.patches.append(noise((grid[0] * grid[1] * grid[2], PATCH_SIZE), seed=grid[1]))
         return self.text([tokens.vision_start, *[tokens.image] * num_image_tokens(grid), tokens.vision_end])
 
     def video(self, film: tuple[Grid, float]) -> Scene:
         """A silent one: grid and seconds per frame of the grid."""
         grid, seconds = film
-        return self._film(Span(len(self.ids) + 1, grid, seconds), [])
+        return self._film(MediumSpan(len(self.ids) + 1, grid, seconds), [])
 
     def film(self, film: tuple[Grid, float, int]) -> Scene:
         """One with sound of so many mel frames."""
         grid, seconds, frames = film
         self.mels.append(noise((128, frames), seed=frames))
         tokens, sound = self.config.tokens, num_audio_tokens(frames)
-        span = Span(len(self.ids) + 2, grid, seconds, audio_tokens=sound)
+        span = MediumSpan(len(self.ids) + 2, grid, seconds, audio_tokens=sound)
         return self._film(span, [tokens.audio_start, tokens.audio_end])
 
-    def _film(self, span: Span, marks: list[int]) -> Scene:
+    def _film(self, span: MediumSpan, marks: list[int]) -> Scene:
         tokens = self.config.tokens
         self.spans.append(span)
         seen = span.order(self.config.positions_per_second) < span.visual_tokens

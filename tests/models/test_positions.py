@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import Qwen3OmniMoeProcessor
 
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.positions import Span, mrope_positions
+from antiphon.models.qwen3_omni.positions import MediumSpan, mrope_positions
 from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens
 from models.scenes import Scene
 
@@ -103,7 +103,7 @@ def check_equal(reference: Any, scene: Scene, config: Qwen3OmniConfig, **more: A
     grid=grids, seconds=st.sampled_from([0.5, 1.0, 0.3, 2 / 3, 1 / 13, 2 / 29.97]), sound=st.integers(1, 90)
 )
 def test_order_equals_the_reference_processor(grid: tuple[int, int, int], seconds: float, sound: int) -> None:
-    span = Span(0, grid, seconds, audio_tokens=sound)
+    span = MediumSpan(0, grid, seconds, audio_tokens=sound)
     ours = "".join("v" if place < span.visual_tokens else "a" for place in span.order(13))
     processor = SimpleNamespace(
         video_processor=SimpleNamespace(merge_size=2),
@@ -145,8 +145,10 @@ def test_text_alone_counts_up() -> None:
     assert following == 4
 
 
-@pytest.mark.parametrize("spans", [[Span(3, (1, 4, 4))], [Span(0, (1, 4, 4)), Span(2, (1, 2, 2))]])
-def test_a_span_that_does_not_fit_is_refused(spans: list[Span]) -> None:
+@pytest.mark.parametrize(
+    "spans", [[MediumSpan(3, (1, 4, 4))], [MediumSpan(0, (1, 4, 4)), MediumSpan(2, (1, 2, 2))]]
+)
+def test_a_span_that_does_not_fit_is_refused(spans: list[MediumSpan]) -> None:
     with pytest.raises(ValueError, match="doesn't fit"):
         mrope_positions(6, spans)
 

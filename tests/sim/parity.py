@@ -13,7 +13,7 @@ from antiphon.engine.load import Engine
 from antiphon.runtime.codec import encode
 from antiphon.runtime.driver import Driver
 from antiphon.runtime.record import without_media
-from antiphon.sim.driver import Machine, VirtualDriver
+from antiphon.sim.driver import SimulatedMachine, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
 from sim.clocked import CascadeModel, Clock, ClockedExecutor, ClockedMover, Hardware, Model, ToyModel
 
@@ -112,7 +112,7 @@ def on_virtual_time(config: NodeConfig, script: Script, depth: int, decide_s: fl
     """Through sim.VirtualDriver."""
     agenda, model = Agenda(), model_of(config)
     entries = Entries(model)
-    machine = Machine(
+    machine = SimulatedMachine(
         model.stages if isinstance(model, CascadeModel) else dict.fromkeys(model.stages, model),
         Hardware(config, model),
         model.prompter,

@@ -121,7 +121,7 @@ class DeploymentLimits(Written):
     session: SessionLimits = key(SessionLimits(), "What one session may ask for.")
 
 
-class Device(Written):
+class WrittenDevice(Written):
     """A device that stages can be on. Those of one process take turns on it."""
 
     device: str = key(
@@ -141,7 +141,7 @@ class Device(Written):
     )
 
 
-class Sampling(Written):
+class WrittenSampling(Written):
     """How a stage draws where a request says nothing; what is left out is the checkpoint's own."""
 
     temperature: float | None = key(None, "0 is greedy.", 0.9, ge=0)
@@ -151,7 +151,7 @@ class Sampling(Written):
     max_tokens: Positive | None = key(None, "Tokens of one reply, where its request names no number.", 1024)
 
 
-class ClassBounds(Written):
+class WrittenBounds(Written):
     """What requests of a class are promised, for policies that go by it."""
 
     ttft_s: float | None = key(
@@ -163,11 +163,11 @@ class ClassBounds(Written):
 class Classes(Written):
     """Each class of requests."""
 
-    latency: ClassBounds = key(ClassBounds(), "Requests that a person waits for.")
-    best_effort: ClassBounds = key(
-        ClassBounds(), "`service_tier: flex`, and what sessions have written down."
+    latency: WrittenBounds = key(WrittenBounds(), "Requests that a person waits for.")
+    best_effort: WrittenBounds = key(
+        WrittenBounds(), "`service_tier: flex`, and what sessions have written down."
     )
-    preparatory: ClassBounds = key(ClassBounds(), "What will be wanted soon.")
+    preparatory: WrittenBounds = key(WrittenBounds(), "What will be wanted soon.")
 
 
 class Readers(Written):
@@ -268,7 +268,9 @@ class StageSpec(StageSizes):
         2,
         ge=0,
     )
-    sampling: Sampling = key(Sampling(), "How it draws where a request says nothing.", {"temperature": 0.7})
+    sampling: WrittenSampling = key(
+        WrittenSampling(), "How it draws where a request says nothing.", {"temperature": 0.7}
+    )
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -286,7 +288,7 @@ class StageSpec(StageSizes):
         return self
 
 
-class Edge(Written):
+class WrittenEdge(Written):
     """How one stage hands on to the next."""
 
     connector: Literal["shared_memory", "tcp"] | None = key(
@@ -431,14 +433,14 @@ class Deployment(Written):
     defaults: StageSizes = key(StageSizes(), "Sizes of all stages that say nothing of their own.")
     classes: Classes = key(Classes(), "What requests are promised by their class; policies may go by it.")
     readers: Readers = key(Readers(), "How fast texts are read, where their requests do not say.")
-    devices: dict[Name, Device] = key({}, "Devices by the names that stages use.", {"gpu0": {}})
+    devices: dict[Name, WrittenDevice] = key({}, "Devices by the names that stages use.", {"gpu0": {}})
     stages: dict[Name, StageSpec] = key(
         {},
         "Stages of the model's graph by name (Qwen3-Omni: encoders, thinker, talker, code2wav; a cascade: "
         "ears, transcriber, thinker, voice); what is not listed has one unit.",
         {"thinker": {"replicas": 2}},
     )
-    edges: dict[Annotated[str, Field(pattern=EDGE)], Edge] = key(
+    edges: dict[Annotated[str, Field(pattern=EDGE)], WrittenEdge] = key(
         {},
         'Hand-offs between stages, by "source -> target"; from a stage with `prefill` to itself too.',
         {"talker -> code2wav": {"chunk": 8}},

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from antiphon.assembly.deployment import Deployment, Device, StageSpec
+from antiphon.assembly.deployment import Deployment, StageSpec, WrittenDevice
 from antiphon.assembly.footprint import GIB
 from antiphon.core.config import Role, Unit
 from antiphon.core.errors import nearest, no_such
@@ -148,7 +148,7 @@ def _memory(
     return int(min(said) * GIB) if said else has
 
 
-def _written(name: str, device: Device, problems: list[str]) -> float | None:
+def _written(name: str, device: WrittenDevice, problems: list[str]) -> float | None:
     if device.kind is not None and device.kind not in hardware_names():
         problems.append(f"devices.{name}.kind: {no_such('datasheet of', device.kind, hardware_names())}")
         return device.memory_gib

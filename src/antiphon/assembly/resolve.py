@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from antiphon.assembly.deployment import Deployment, Edge
+from antiphon.assembly.deployment import Deployment, WrittenEdge
 from antiphon.assembly.footprint import ModelFacts
 from antiphon.assembly.links import idle, peers_of
 from antiphon.assembly.placement import Machine, Placement, place
@@ -249,7 +249,7 @@ def _threads(deployment: Deployment, placement: Placement) -> dict[str, int]:
     return found
 
 
-def _edge(name: str, edge: Edge) -> EdgeOptions:
+def _edge(name: str, edge: WrittenEdge) -> EdgeOptions:
     source, target = name.split(" -> ")
     return EdgeOptions(source, target, edge.first_chunk, edge.chunk, edge.credit)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from antiphon.assembly.deployment import Deployment, Edge, StageSizes
+from antiphon.assembly.deployment import Deployment, StageSizes, WrittenEdge
 from antiphon.assembly.footprint import GIB, ModelFacts, UnitSizes, What, kv_token_bytes, parts
 from antiphon.assembly.placement import Placement
 from antiphon.core.config import EngineOptions, Unit
@@ -121,7 +121,7 @@ class Sizing:
         return max((self._edge_chunk(edge.source, stage, edge.chunk) for edge in into), default=1)
 
     def _edge_chunk(self, source: str, target: str, usual: int) -> int:
-        return self.deployment.edges.get(f"{source} -> {target}", Edge()).chunk or usual
+        return self.deployment.edges.get(f"{source} -> {target}", WrittenEdge()).chunk or usual
 
 
 def overfull(sizing: Sizing, sizes: Mapping[str, Mapping[str, int]], memory: Memory) -> list[str]:

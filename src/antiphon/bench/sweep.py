@@ -45,7 +45,7 @@ class OfferedLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoadPoint:
     """A load, and the figures of its run."""
 
     load: OfferedLoad
@@ -65,16 +65,18 @@ class Sweep:
     out: Path
 
 
-async def sweep(plan: Sweep, points: list[Point], console: Console, pace: Pace, api_key: str = "") -> None:
+async def sweep(
+    plan: Sweep, points: list[LoadPoint], console: Console, pace: Pace, api_key: str = ""
+) -> None:
     """Run one load after another; `points` grows with each. Raises ConfigError."""
     for load in plan.loads:
         asked = replace(plan.changes, concurrency=load.concurrency, rate_per_s=load.rate_per_s)
         log = plan.out / f"{plan.target.name}-{load.name}-seed{plan.seed}.jsonl"
         play = PlayWorkload(workload_of(plan.workload, asked), pace, console, api_key)
-        points.append(Point(load, log, await play(plan.target, plan.seed, log)))
+        points.append(LoadPoint(load, log, await play(plan.target, plan.seed, log)))
 
 
-def sweep_table(title: str, points: Sequence[Point], slo: Slo) -> Table:
+def sweep_table(title: str, points: Sequence[LoadPoint], slo: Slo) -> Table:
     """One row a load; the last column says whether speech held its bounds."""
     table = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     for name in ("load", *COLUMNS, "holds"):
@@ -85,7 +87,7 @@ def sweep_table(title: str, points: Sequence[Point], slo: Slo) -> Table:
     return table
 
 
-def sweep_result(points: Sequence[Point], slo: Slo) -> dict[str, Any]:
+def sweep_result(points: Sequence[LoadPoint], slo: Slo) -> dict[str, Any]:
     """JSON-ready: where it comes from, each point's figures, and `useful_rps` if a load held the bounds."""
     result: dict[str, Any] = {
         **about(),

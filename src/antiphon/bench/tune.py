@@ -53,7 +53,7 @@ Outcome = Literal["taken", "no gain", "worse for people", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Tuning:
     """What is swept. Raises ConfigError.
 
     groups   values that are tried against each other, one group after the other
@@ -98,7 +98,7 @@ class Tuned:
     """What was found. `held_out`: the tuned preset against the start preset, the objective first; empty where
     nothing was taken."""
 
-    sweep: Sweep
+    sweep: Tuning
     start: dict[str, float]
     choices: Choices
     tried: list[Tried] = field(default_factory=list[Tried])
@@ -112,7 +112,7 @@ class Tuned:
         return list({(one.stage, one.decision, one.option): one for one in settings}.values())
 
 
-async def tune(sweep: Sweep, work: Work, folder: Path) -> Tuned:
+async def tune(sweep: Tuning, work: Work, folder: Path) -> Tuned:
     """Presets that are tried are written to `folder`. Raises AntiphonError if the start preset cannot be
     measured, ConfigError for what no run could be made of."""
     await _play(work, (sweep.start,), sweep.seeds)
@@ -158,7 +158,7 @@ async def _play(work: Work, targets: tuple[Target, ...], seeds: tuple[int, ...])
             await work.measure(target, seed)
 
 
-def _column_of(work: Work, target: Target, sweep: Sweep) -> Column | None:
+def _column_of(work: Work, target: Target, sweep: Tuning) -> Column | None:
     """Figures of the tuning seeds. None: a run failed, or lacks the objective."""
     runs = work.runs.get(target.name, {})
     if any(sweep.objective not in runs.get(seed, {}) for seed in sweep.seeds):
@@ -166,7 +166,7 @@ def _column_of(work: Work, target: Target, sweep: Sweep) -> Column | None:
     return {seed: runs[seed] for seed in sweep.seeds}
 
 
-def _why_not(work: Work, sweep: Sweep) -> str:
+def _why_not(work: Work, sweep: Tuning) -> str:
     """What went wrong with the start preset's runs, or which figures could be asked for."""
     runs = work.runs.get(START, {})
     known = dict.fromkeys(name for figures in runs.values() for name in figures if direction(name) == "lower")
@@ -175,7 +175,7 @@ def _why_not(work: Work, sweep: Sweep) -> str:
 
 
 def _judged(
-    setting: Setting, column: Column | None, start: Column, origin: Column, best: Column, sweep: Sweep
+    setting: Setting, column: Column | None, start: Column, origin: Column, best: Column, sweep: Tuning
 ) -> Tried:
     """`gain`: share by which the objective is less than before the group."""
     if column is None:
@@ -219,7 +219,7 @@ def _column(column: Column, figure: str) -> dict[int, float]:
     return {seed: figures[figure] for seed, figures in column.items() if figure in figures}
 
 
-def _means(column: Column, sweep: Sweep) -> dict[str, float]:
+def _means(column: Column, sweep: Tuning) -> dict[str, float]:
     """Over the seeds that have a figure."""
     found = {name: list(_column(column, name).values()) for name in sweep.figures}
     return {name: sum(values) / len(values) for name, values in found.items() if values}

@@ -28,7 +28,7 @@ from antiphon.core.errors import AntiphonError, ConfigError
 
 if TYPE_CHECKING:
     from antiphon.bench.experiment import Changes
-    from antiphon.bench.sweep import OfferedLoad, Point
+    from antiphon.bench.sweep import LoadPoint, OfferedLoad
 
 RESULT_FILE = "sweep.json"
 
@@ -80,7 +80,7 @@ def sweep(
     from antiphon.bench.servers import Target
     from antiphon.bench.target import Pace
 
-    points: list[Point] = []
+    points: list[LoadPoint] = []
     is_stopped = False
     try:
         check_out(out)

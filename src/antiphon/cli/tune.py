@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from antiphon.bench.compare import Plan, Reachable, Runner
     from antiphon.bench.servers import Target
-    from antiphon.bench.tune import Sweep, Tuned
+    from antiphon.bench.tune import Tuned, Tuning
     from antiphon.metrics.log import RunStarted
     from antiphon.sim.run import Setup
 
@@ -121,15 +121,15 @@ class Plays:
     where: str
 
 
-def _sweep(preset: str, swept: SweepOptions) -> Sweep:
+def _sweep(preset: str, swept: SweepOptions) -> Tuning:
     """Raises ConfigError."""
     from antiphon.bench.knobs import knobs
-    from antiphon.bench.tune import Sweep
+    from antiphon.bench.tune import Tuning
 
     safe_s, ratios = _numbers("safe-s", swept.safe_s), _numbers("ratios", swept.ratios)
     brink_s, spare_s = _numbers("brink-s", swept.brink_s), _numbers("spare-s", swept.spare_s)
     first, last = swept.first_seed, swept.first_seed + swept.seeds
-    return Sweep(
+    return Tuning(
         preset,
         knobs(preset, tuple(split(swept.stages)), safe_s, ratios, brink_s, spare_s),
         tuple(range(first, last)),
@@ -147,7 +147,7 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _plan(asked: Asked, sweep: Sweep, options: dict[str, Any]) -> Plan:
+def _plan(asked: Asked, sweep: Tuning, options: dict[str, Any]) -> Plan:
     from antiphon.bench.compare import Plan
     from antiphon.bench.knobs import choices_of, preset_digest
 
@@ -161,7 +161,7 @@ def _plan(asked: Asked, sweep: Sweep, options: dict[str, Any]) -> Plan:
     return Plan((sweep.start,), (*sweep.seeds, *sweep.held_out), asked.name, kept)
 
 
-def _check_stages(sweep: Sweep, known: Sequence[str]) -> None:
+def _check_stages(sweep: Tuning, known: Sequence[str]) -> None:
     """Raises ConfigError for stages that the model does not have."""
     for setting in (setting for group in sweep.groups for setting in group):
         if setting.stage and setting.stage not in known:
@@ -170,7 +170,7 @@ def _check_stages(sweep: Sweep, known: Sequence[str]) -> None:
             )
 
 
-def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> tuple[Sweep, Plays]:
+def _simulated(asked: Asked, sweep: Tuning, options: MachineOptions) -> tuple[Tuning, Plays]:
     """Raises ConfigError, also for stages that the model does not have."""
     from antiphon.bench.simulated import PlaySimulated, Simulators
     from antiphon.cli.simulated import first_line
@@ -191,7 +191,7 @@ def _simulated(asked: Asked, sweep: Sweep, options: MachineOptions) -> tuple[Swe
     return replace(sweep, graph=node.graph), plays
 
 
-def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> tuple[Sweep, Plays]:
+def _served(asked: Asked, sweep: Tuning, wire: WireOptions, out: Path) -> tuple[Tuning, Plays]:
     """One server at a time: there is one for each setting. Raises ConfigError, also for stages that the model
     does not have, and CheckpointError where its config cannot be read."""
     from antiphon.bench.compared import PlayWorkload
@@ -211,7 +211,7 @@ def _served(asked: Asked, sweep: Sweep, wire: WireOptions, out: Path) -> tuple[S
     return replace(sweep, graph=facts.graph.family, is_live=True), plays
 
 
-async def _tuned(plays: Plays, sweep: Sweep, out: Path, resume: bool) -> Tuned:
+async def _tuned(plays: Plays, sweep: Tuning, out: Path, resume: bool) -> Tuned:
     from antiphon.bench.compare import Work, prepare
     from antiphon.bench.compared import figures_of, stop_on_signals
     from antiphon.bench.servers import Servers

@@ -17,7 +17,7 @@ from antiphon.core.errors import AntiphonError
 from antiphon.engine.family import FollowerModel, Pages
 from antiphon.engine.leader import READY
 from antiphon.engine.load import load_followers
-from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, read_order
+from antiphon.engine.ranks import BeginRank, Collective, Forward, Logits, NewPages, read_order
 from antiphon.engine.signals import leave_to_parent
 from antiphon.engine.touching import Touching
 from antiphon.nn.attention import PagedBatch, over
@@ -81,7 +81,7 @@ def main() -> int:
 
 def _follow() -> None:
     begin = read_order(sys.stdin.buffer)
-    if not isinstance(begin, Begin):
+    if not isinstance(begin, BeginRank):
         return
     torch.set_num_threads(begin.threads)
     collective = Collective(Path(begin.store), begin.rank, begin.options.tensor_parallel)
@@ -99,7 +99,7 @@ def _follow() -> None:
                 rank.forward(order)
             case Logits():
                 rank.logits(order)
-            case Begin():
+            case BeginRank():
                 raise RuntimeError("a rank begins once")
 
 

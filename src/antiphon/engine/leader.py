@@ -19,7 +19,7 @@ from torch import Tensor
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError, EngineLost
 from antiphon.engine.family import Pages
-from antiphon.engine.ranks import Begin, Collective, Forward, Logits, NewPages, Order, write_order
+from antiphon.engine.ranks import BeginRank, Collective, Forward, Logits, NewPages, Order, write_order
 from antiphon.engine.signals import held_back
 from antiphon.nn.shard import Shard
 from antiphon.nn.step import StepInputs
@@ -44,7 +44,7 @@ class Followers:
         self._is_divided = options.is_divided
         self._shard = Shard(0, ranks, self.collective.total)
         for rank, process in enumerate(self._processes, 1):
-            self._write(process, Begin(source, options, rank, str(store), torch.get_num_threads()))
+            self._write(process, BeginRank(source, options, rank, str(store), torch.get_num_threads()))
 
     def shard_of(self, stage: str) -> Shard | None:
         """Rank 0's part of a stage; None: all of it."""

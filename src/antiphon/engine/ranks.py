@@ -24,7 +24,7 @@ WAIT_S = 300.0
 """How long a rank that is alive may keep the others waiting: the ranks' loads differ, their steps don't."""
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
+class BeginRank(msgspec.Struct, frozen=True, tag=True):
     """Load this rank's part and meet the others in `store`."""
 
     source: str
@@ -67,7 +67,7 @@ class Logits(msgspec.Struct, frozen=True, tag=True):
     hidden_size: int
 
 
-Order = Begin | NewPages | Forward | Logits
+Order = BeginRank | NewPages | Forward | Logits
 
 _length = struct.Struct("<I")
 

@@ -131,7 +131,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class _Session:
+class _TimedSession:
     """How long its person takes to answer, and to say a turn; and what is known of both now.
 
     due_at         when its KV is needed again; nan while nothing is known, or it is in use
@@ -175,7 +175,7 @@ class NextUseTimes:
     def __init__(self, monitor: Monitor, frontier: Frontier) -> None:
         self._monitor, self._frontier = monitor, frontier
         self._reply, self._turn, self._token_s = Common(REPLY_S), Common(SPEECH_S), Common(TOKEN_S)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _TimedSession] = {}
         self._orders = WeakSet[Order]()
         self.num_changes = 0
         """Of when anybody's KV is due, and of whose next turn is expected, but for time."""
@@ -183,7 +183,7 @@ class NextUseTimes:
         """Sessions whose next turn is expected, or will be: the one that was told of first is first."""
         self._expected: Expected | None = None
         """Until something is folded in that may change it: every unit asks for it."""
-        self._folds: dict[type, Callable[[str, _Session, Any, float], None]] = {
+        self._folds: dict[type, Callable[[str, _TimedSession, Any, float], None]] = {
             SpeechStarted: self._speech_started,
             SpeechEnded: self._speech_ended,
             TurnAdvised: self._advised,
@@ -289,9 +289,9 @@ class NextUseTimes:
 
     # -- people --------------------------------------------------------------------------------------
 
-    def _known(self, name: str) -> _Session:
+    def _known(self, name: str) -> _TimedSession:
         if name not in self._sessions:
-            self._sessions[name] = _Session(Average(self._reply), Average(self._turn))
+            self._sessions[name] = _TimedSession(Average(self._reply), Average(self._turn))
         return self._sessions[name]
 
     def _close(self, name: str) -> None:
@@ -300,7 +300,7 @@ class NextUseTimes:
             self._coming.pop(name, None)
             self._unlist(name, session)
 
-    def _speech_started(self, name: str, session: _Session, fact: SpeechStarted, now: float) -> None:
+    def _speech_started(self, name: str, session: _TimedSession, fact: SpeechStarted, now: float) -> None:
         session.is_speaking, session.spoke_at = True, now
         session.expected_at = now + session.turn.value
         if not isnan(session.due_at):
@@ -308,7 +308,7 @@ class NextUseTimes:
         self._expect(name, session, now, now + LONGEST_S, now)
         session.awaits = None
 
-    def _speech_ended(self, name: str, session: _Session, fact: SpeechEnded, now: float) -> None:
+    def _speech_ended(self, name: str, session: _TimedSession, fact: SpeechEnded, now: float) -> None:
         was_speaking, session.is_speaking = session.is_speaking, False
         session.expected_at = now
         if self.is_expected(name, now):
@@ -318,7 +318,7 @@ class NextUseTimes:
         if session.heard_to is not None and not isnan(session.due_at):
             self._answered(name, session, session.heard_to, now)
 
-    def _advised(self, name: str, session: _Session, fact: TurnAdvised, now: float) -> None:
+    def _advised(self, name: str, session: _TimedSession, fact: TurnAdvised, now: float) -> None:
         if not fact.is_likely:
             return
         expected_at = now + (session.turn.value if isnan(fact.expected_s) else fact.expected_s)
@@ -331,7 +331,7 @@ class NextUseTimes:
         self._expect(name, session, max(now, expected_at - NEAR_S), expected_at + WARM_S, now)
         session.awaits = None
 
-    def _expect(self, name: str, session: _Session, since: float, until: float, now: float) -> None:
+    def _expect(self, name: str, session: _TimedSession, since: float, until: float, now: float) -> None:
         """An expectation that has begun goes on, `LONGEST_S` in all: renewing it for ever without a turn
         keeps no place before others. One that has not begun is replaced."""
         if self.is_expected(name, now):
@@ -340,7 +340,7 @@ class NextUseTimes:
             session.since, session.until = since, until
         self._coming.setdefault(name)
 
-    def _requested(self, name: str, session: _Session, fact: ResponseRequested, now: float) -> None:
+    def _requested(self, name: str, session: _TimedSession, fact: ResponseRequested, now: float) -> None:
         """The turn is complete: it tells how long its person took, unless they broke in. Its KV is needed
         from now until something of the reply is heard."""
         if not fact.remember:
@@ -357,24 +357,24 @@ class NextUseTimes:
         self._expect(name, session, now, now + LONGEST_S, now)
         session.awaits = fact.response
 
-    def _cancelled(self, name: str, session: _Session, fact: ResponseCancelled, now: float) -> None:
+    def _cancelled(self, name: str, session: _TimedSession, fact: ResponseCancelled, now: float) -> None:
         if session.ended_unheard == fact.response:
             self._heard(name, session, fact.response, True, True, now)
         elif fact.response == self._monitor.heard(name):
             self._cut_short(name, session, now)
 
-    def _cut(self, name: str, session: _Session, fact: ItemCut, now: float) -> None:
+    def _cut(self, name: str, session: _TimedSession, fact: ItemCut, now: float) -> None:
         heard = self._monitor.heard_reply(name)
         if heard is not None and heard.item == fact.item_id:
             self._cut_short(name, session, now)
 
-    def _cut_short(self, name: str, session: _Session, now: float) -> None:
+    def _cut_short(self, name: str, session: _TimedSession, now: float) -> None:
         """Its person hears no more of the reply."""
         if not isnan(session.due_at):
             session.heard_to = None
             self._answered(name, session, now, now)
 
-    def _played(self, name: str, session: _Session, fact: PlaybackReported, now: float) -> None:
+    def _played(self, name: str, session: _TimedSession, fact: PlaybackReported, now: float) -> None:
         """The client has another buffer than was thought; what was to come after it still is. Where nothing
         is, it says no more than when it was heard to the end."""
         if session.heard_to is None or fact.response != self._monitor.heard(name):
@@ -386,14 +386,14 @@ class NextUseTimes:
 
     # -- replies -------------------------------------------------------------------------------------
 
-    def _released(self, name: str, session: _Session, fact: OutputReleased, now: float) -> None:
+    def _released(self, name: str, session: _TimedSession, fact: OutputReleased, now: float) -> None:
         """What was held back has left for its client."""
         is_over = session.ended_unheard == fact.response
         if is_over or self._monitor.heard(name) == fact.response:
             self._heard(name, session, fact.response, is_over, False, now)
 
     def _heard(
-        self, name: str, session: _Session, response: str, is_over: bool, is_cut: bool, now: float
+        self, name: str, session: _TimedSession, response: str, is_over: bool, is_cut: bool, now: float
     ) -> None:
         """More of a reply is there, or it is over."""
         if session.awaits == response:
@@ -417,7 +417,7 @@ class NextUseTimes:
         session.heard_to = now + heard.lead_s(now) + session.unsent_s
         self._answered(name, session, session.heard_to, now)
 
-    def _answered(self, name: str, session: _Session, heard_to: float, now: float) -> None:
+    def _answered(self, name: str, session: _TimedSession, heard_to: float, now: float) -> None:
         """The next turn is due as long after the reply as is usual, unless it is being spoken or announced.
         What was spoken is a turn once a reply is asked for; until then it may have been a cough."""
         is_coming = name in self._coming and session.until >= now
@@ -427,7 +427,7 @@ class NextUseTimes:
 
     # -- the order -----------------------------------------------------------------------------------
 
-    def _list(self, name: str, session: _Session, due_at: float, now: float) -> None:
+    def _list(self, name: str, session: _TimedSession, due_at: float, now: float) -> None:
         if abs(session.due_at - due_at) < max(STALE_S, min(STALE_SHARE * (due_at - now), MOST_STALE_S)):
             return
         session.due_at = due_at
@@ -435,7 +435,7 @@ class NextUseTimes:
         for order in self._orders:
             order.put(name, due_at)
 
-    def _unlist(self, name: str, session: _Session) -> None:
+    def _unlist(self, name: str, session: _TimedSession) -> None:
         if isnan(session.due_at):
             return
         for order in self._orders:

@@ -54,7 +54,7 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class SimulatedMachine:
     """What carries orders out.
 
     models    by unit, in pipeline order
@@ -84,7 +84,7 @@ class VirtualDriver:
     def __init__(
         self,
         node: Node,
-        machine: Machine,
+        machine: SimulatedMachine,
         agenda: Agenda,
         emit: Callable[[Output], None],
         recorder: Recorder | None = None,

@@ -31,7 +31,7 @@ from antiphon.people.seat import PLACE_S, RETRY_S, session_started
 from antiphon.sim.client import Client
 from antiphon.sim.costs import CostModel
 from antiphon.sim.devices import Devices
-from antiphon.sim.driver import Machine, Recorder, StageModel, VirtualDriver
+from antiphon.sim.driver import Recorder, SimulatedMachine, StageModel, VirtualDriver
 from antiphon.sim.events import Agenda, Rank
 from antiphon.sim.executors import ReplyLengths, Talker, Vocoder, WindowedVocoder, Writer
 from antiphon.sim.links import Network
@@ -102,7 +102,10 @@ class Simulation:
     """Owner of a run's node, sessions and people."""
 
     def __init__(
-        self, setup: Setup, watch: Callable[[Event], None] | None = None, carrier: Machine | None = None
+        self,
+        setup: Setup,
+        watch: Callable[[Event], None] | None = None,
+        carrier: SimulatedMachine | None = None,
     ) -> None:
         """carrier: what carries orders out; None: what `machine` makes of the setup."""
         self.agenda = Agenda()
@@ -267,7 +270,7 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
     return lambda: next(calls, _nothing)()
 
 
-def machine(setup: Setup) -> Machine:
+def machine(setup: Setup) -> SimulatedMachine:
     """What carries out the orders of the engine's node."""
     engine = setup.engine
     node, graph = engine.node, find_graph(engine.node.graph)
@@ -275,7 +278,7 @@ def machine(setup: Setup) -> Machine:
     _, *talkers = [stage for stage in graph.reply_stages if stage in node.ar]
     ears = RecordingEncoder()
     limits_all = all(group.max_output_tokens is not None for group in setup.workload.people.values())
-    return Machine(
+    return SimulatedMachine(
         {unit.name: stage_model(engine, graph.stage(unit.stage), ears, limits_all) for unit in node.placed},
         devices,
         SimPrompter(graph, has_voice=bool(talkers)),

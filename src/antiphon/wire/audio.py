@@ -46,7 +46,7 @@ def framed(audio: bytes, audio_format: AudioFormat = "audio/pcm") -> list[str]:
     return [base64.b64encode(audio[start : start + MAX_DELTA_S * rate]).decode() for start in starts]
 
 
-class InputAudio:
+class ClientAudio:
     """One stream of a client's audio, whatever its format, as PCM16 at 24 kHz."""
 
     def __init__(self, media: Media) -> None:

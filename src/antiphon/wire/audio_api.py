@@ -182,7 +182,7 @@ def read_transcription(
     check("max_text_chars", limits.max_text_chars, len(asked.prompt or ""), "prompt is too long")
     check("max_name_chars", MAX_NAME_CHARS, len(asked.language or ""), "language is too long")
     language = input_settings.read_language(asked.language, info, "language")
-    hints = input_settings.Transcription(language=language, prompt=asked.prompt)
+    hints = input_settings.InputTranscription(language=language, prompt=asked.prompt)
     seed = content_key(response.encode())
     options = input_settings.transcript_options(hints, info, asked.temperature or 0.0, seed)
     parts = tuple(msgspec.structs.replace(part, options=options) for part in audio)

@@ -18,7 +18,7 @@ from antiphon.wire.errors import shown
 from antiphon.wire.input_settings import (
     AudioFormat,
     Incoming,
-    Transcription,
+    InputTranscription,
     format_payload,
     read_format,
     read_noise_reduction,
@@ -52,7 +52,7 @@ class SessionConfig:
     output_format: AudioFormat = "audio/pcm"
     input_format: AudioFormat = "audio/pcm"
     turn_detection: TurnDetection | None = SERVER_VAD
-    transcription: Transcription | None = None
+    transcription: InputTranscription | None = None
     noise_reduction: Payload | None = None
     truncation: Truncation = AUTO
 

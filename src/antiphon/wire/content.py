@@ -24,13 +24,13 @@ from antiphon.core.errors import LimitExceeded, ProtocolError
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.units import pcm16_ms
-from antiphon.wire.audio import MIN_AUDIO_MS, InputAudio
+from antiphon.wire.audio import MIN_AUDIO_MS, ClientAudio
 from antiphon.wire.chat import Fps
 from antiphon.wire.client_events import Strict
 from antiphon.wire.conversation import ROOT, WireItem
 from antiphon.wire.effects import Payload
 from antiphon.wire.errors import shown
-from antiphon.wire.input_settings import Incoming, Transcription, transcript_options
+from antiphon.wire.input_settings import Incoming, InputTranscription, transcript_options
 from antiphon.wire.limits import Limits, MediaRoom, check
 from antiphon.wire.parsing import check_depth, check_taken, converted
 from antiphon.wire.ports import Media
@@ -165,14 +165,14 @@ class ItemReader:
         fields = {"type": "function_call", "name": call.name, "call_id": call_id, "arguments": call.arguments}
         return NewItem(WireItem(item_id, "assistant", "completed", call=fields), record)
 
-    def spoken(self, pcm16: bytes, item_id: str, asked: Transcription | None) -> NewItem:
+    def spoken(self, pcm16: bytes, item_id: str, asked: InputTranscription | None) -> NewItem:
         """A user's message from the input buffer, to be written down as `asked`."""
         parts = self._audio(pcm16, asked)
         content: list[Payload] = [{"type": "input_audio", "transcript": None}]
         shown_item = WireItem(item_id, "user", "completed", content, sum(map(num_bytes, parts)))
         return NewItem(shown_item, Item(item_id, "user", parts))
 
-    def _audio(self, pcm16: bytes, asked: Transcription | None) -> tuple[AudioPart, ...]:
+    def _audio(self, pcm16: bytes, asked: InputTranscription | None) -> tuple[AudioPart, ...]:
         """Audio as the record has it, in pieces that the model hears; half a sample at the end is dropped."""
         check("max_audio_s", self._limits.max_audio_s, pcm16_ms(len(pcm16)) / 1000)
         part = self._media.audio_part(pcm16[: len(pcm16) // 2 * 2])
@@ -181,7 +181,7 @@ class ItemReader:
 
     def _recording(self, audio: bytes, at: str, incoming: Incoming) -> tuple[AudioPart, ...]:
         """Raises ProtocolError if no model hears anything in it, since every later reply would fail by it."""
-        pcm16 = InputAudio(self._media).pcm16(audio, incoming.format)
+        pcm16 = ClientAudio(self._media).pcm16(audio, incoming.format)
         if pcm16_ms(len(pcm16)) < MIN_AUDIO_MS:
             raise ProtocolError(
                 f"The audio is {pcm16_ms(len(pcm16)) / 1000:.3f} s long; it has to be at least"

@@ -24,7 +24,7 @@ REDUCTIONS = ("near_field", "far_field")
 
 
 @dataclass(frozen=True, slots=True)
-class Transcription:
+class InputTranscription:
     """How input audio is to be written down. The served model does it, whatever model is named."""
 
     model: str | None = None
@@ -41,7 +41,7 @@ class Incoming:
     """How a recording comes in: its format, and how it is to be written down."""
 
     format: AudioFormat = "audio/pcm"
-    transcription: Transcription | None = None
+    transcription: InputTranscription | None = None
 
 
 class TranscriptionPatch(Strict, frozen=True, kw_only=True):
@@ -82,10 +82,10 @@ def read_language(language: str | None, info: ModelInfo, param: str) -> str | No
 
 
 def transcript_options(
-    asked: Transcription | None, info: ModelInfo, temperature: float = 0.0, seed: int = 0
+    asked: InputTranscription | None, info: ModelInfo, temperature: float = 0.0, seed: int = 0
 ) -> TranscriptOptions | None:
     """For a model with a transcriber; None for its own way. Of `asked` the language is read."""
-    asked = asked or Transcription()
+    asked = asked or InputTranscription()
     if not info.languages:
         return None
     language = None if asked.language in (None, "", info.languages[0]) else asked.language
@@ -94,14 +94,16 @@ def transcript_options(
     return None if options == TranscriptOptions() else options
 
 
-def read_transcription(value: Any, info: ModelInfo, at: str) -> Transcription | None:
+def read_transcription(value: Any, info: ModelInfo, at: str) -> InputTranscription | None:
     """None for null: input is not transcribed. Raises ProtocolError, LimitExceeded."""
     if value is None:
         return None
     patch = converted(value, TranscriptionPatch, at)
     num_chars = sum(len(text or "") for text in (patch.model, patch.language, patch.prompt))
     check("max_transcription_chars", MAX_TRANSCRIPTION_CHARS, num_chars, f"{at} is too long")
-    return Transcription(patch.model, read_language(patch.language, info, f"{at}.language"), patch.prompt)
+    return InputTranscription(
+        patch.model, read_language(patch.language, info, f"{at}.language"), patch.prompt
+    )
 
 
 def read_noise_reduction(value: Any, at: str) -> Payload | None:

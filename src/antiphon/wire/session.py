@@ -31,7 +31,7 @@ from antiphon.core.plans import AdvisoryAnswered, Output, WordsHeard
 from antiphon.core.turns import ReplyPaused, ReplyResumed
 from antiphon.core.units import pcm16_ms
 from antiphon.wire.advisories import Advisories, AdvisoryRequest
-from antiphon.wire.audio import MIN_AUDIO_MS, InputAudio
+from antiphon.wire.audio import MIN_AUDIO_MS, ClientAudio
 from antiphon.wire.client_events import (
     Advise,
     AppendAudio,
@@ -113,7 +113,7 @@ class RealtimeSession:
         conversation_id = ids.new("conv")
         self._shared = Shared(self.id, conversation_id, ids, scope, self.limits, reader, scope.defaults)
         self._listener = Listener(self.limits, ids, detectors, info.reads_ahead)
-        self._input_audio = InputAudio(media)
+        self._input_audio = ClientAudio(media)
         self._transcripts = SessionTranscriptions(self.id, info, ids, transcript_detokenisers or detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)

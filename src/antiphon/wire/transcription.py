@@ -18,7 +18,7 @@ from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensO
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 from antiphon.wire.conversation import WireItem
 from antiphon.wire.effects import Payload
-from antiphon.wire.input_settings import Transcription
+from antiphon.wire.input_settings import InputTranscription
 from antiphon.wire.ports import Detokeniser, DetokeniserFactory
 
 WORD = re.compile(r"\S+")
@@ -26,7 +26,7 @@ INSTRUCTION = "Transcribe the audio into text. Write down exactly what is said, 
 
 
 def transcription_request(
-    session: str, response: str, audio: tuple[AudioPart, ...], asked: Transcription
+    session: str, response: str, audio: tuple[AudioPart, ...], asked: InputTranscription
 ) -> ResponseRequested:
     """Have the model write down `audio`, the pieces of one recording: best effort, text only, outside the
     record. A transcriber follows the recording's own options, any other model the instruction."""
@@ -107,7 +107,9 @@ class SessionTranscriptions:
         """Side requests that are not over."""
         return tuple(self._open)
 
-    def begin(self, item: WireItem, audio: tuple[AudioPart, ...], asked: Transcription) -> ResponseRequested:
+    def begin(
+        self, item: WireItem, audio: tuple[AudioPart, ...], asked: InputTranscription
+    ) -> ResponseRequested:
         """Have an item's audio, its first content part, written down."""
         response = self._ids.new("transcript")
         sent = self._live.sent if self._live is not None and self._live.item_id == item.id else ""

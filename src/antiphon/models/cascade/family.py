@@ -210,15 +210,17 @@ class Cascade(Family):
 
             tokenizer = Tokenizer.from_file(str(parts["thinker"] / "tokenizer.json"))
             return VitsVoice(module, symbols_of(parts["voice"]), tokenizer)
-        from antiphon.models.cascade.hearing import Ears, Hearing
-        from antiphon.models.cascade.whisper import Decoder, Encoder
+        from antiphon.models.cascade.hearing import Hearing, WhisperEars
+        from antiphon.models.cascade.whisper import WhisperDecoder, WhisperEncoder
 
-        ears = Ears(parts["transcriber"])
+        ears = WhisperEars(parts["transcriber"])
         tail = config.silent_tail
-        hearing = Hearing(Encoder(config.transcriber, module), ears, silent_tail=tail) if tail else None
+        hearing = (
+            Hearing(WhisperEncoder(config.transcriber, module), ears, silent_tail=tail) if tail else None
+        )
         if stage == "transcriber":
-            return Decoder(config.transcriber, module, None if hearing is None else hearing.silence)
-        return hearing or Hearing(Encoder(config.transcriber, module), ears, silent_tail=False)
+            return WhisperDecoder(config.transcriber, module, None if hearing is None else hearing.silence)
+        return hearing or Hearing(WhisperEncoder(config.transcriber, module), ears, silent_tail=False)
 
     def load_stage(
         self, source: StageSource, place: Place, checkpoint: Path, shard: Shard | None = None

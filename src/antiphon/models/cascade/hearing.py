@@ -13,7 +13,7 @@ from transformers import WhisperFeatureExtractor
 
 from antiphon.core.conversation import AudioPart, Media
 from antiphon.core.errors import CheckpointError, ProtocolError
-from antiphon.models.cascade.whisper import FRAMES_PER_POSITION, Encoder, Pair
+from antiphon.models.cascade.whisper import FRAMES_PER_POSITION, Pair, WhisperEncoder
 
 LOUDEST = 1.0
 """Every recording is brought to this loudness, log10 of the largest power in a mel bin, so that its floor,
@@ -25,7 +25,7 @@ QUIET_S = 0.5
 """Silence that is encoded behind what was said."""
 
 
-class Ears:
+class WhisperEars:
     """Log-mel frames as transformers' extractor makes them. Holds constants only."""
 
     def __init__(self, path: Path) -> None:
@@ -75,7 +75,7 @@ class Ears:
 class Hearing:
     """Encodes recordings. Implements `engine.family.MediaModel`."""
 
-    def __init__(self, encoder: Encoder, ears: Ears, *, silent_tail: bool) -> None:
+    def __init__(self, encoder: WhisperEncoder, ears: WhisperEars, *, silent_tail: bool) -> None:
         """silent_tail: only what was said is encoded; else a whole window is, as in transformers."""
         self._encoder, self._ears = encoder, ears
         self._positions = encoder.config.positions

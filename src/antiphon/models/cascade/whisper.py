@@ -242,7 +242,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 # -- the encoder -----------------------------------------------------------------------------------------
 
 
-class Encoder:
+class WhisperEncoder:
     """Mel frames to states, 20 ms each."""
 
     def __init__(self, config: WhisperConfig, params: Mapping[str, Tensor]) -> None:
@@ -295,7 +295,7 @@ class Encoder:
 # -- the decoder -----------------------------------------------------------------------------------------
 
 
-class Decoder:
+class WhisperDecoder:
     """Writes a transcript, token by token. Implements `engine.family.CrossModel`."""
 
     def __init__(self, config: WhisperConfig, params: Mapping[str, Tensor], tail: Tensor | None) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import Span
-from antiphon.models.qwen3_omni.positions import Span as Box
+from antiphon.models.qwen3_omni.positions import MediumSpan
 from antiphon.models.qwen3_omni.preprocess_shapes import VideoShape, audio_shape, image_shape, video_shape
 
 
-class TokenIds(Protocol):
+class MediaIds(Protocol):
     """Ids of a text vocabulary: what the template writes for media, and the marks around sound in a video."""
 
     @property
@@ -41,12 +41,12 @@ class MediaSpans:
     def __init__(
         self,
         path: Path,
-        tokens: TokenIds,
+        tokens: MediaIds,
         positions_per_second: int,
         video: VideoShape | None = None,
         chunk_ticks: int = 0,
     ) -> None:
-        """`chunk_ticks`: see `positions.Span`."""
+        """`chunk_ticks`: see `positions.MediumSpan`."""
         self.ids = tokens.media
         self._tokens = tokens
         self._positions_per_second = positions_per_second
@@ -77,7 +77,7 @@ class MediaSpans:
             return [self.placeholder(span)] * span.length, 0
         merge_size = self._video.frame.merge
         sound, ticks = span.audio_length, self._chunk_ticks
-        box = Box(0, span.grid, span.seconds_per_grid, merge_size, sound, ticks)
+        box = MediumSpan(0, span.grid, span.seconds_per_grid, merge_size, sound, ticks)
         seen = box.order(self._positions_per_second) < box.visual_tokens
         ids = np.where(seen, self._tokens.video, self._tokens.audio).tolist()
         return [self._tokens.audio_start, *ids, self._tokens.audio_end], 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
-from antiphon.models.qwen3_omni.positions import Span
+from antiphon.models.qwen3_omni.positions import MediumSpan
 from antiphon.models.qwen3_omni.preprocess import Grid, ImagePreprocessor, VideoPreprocessor
 from antiphon.models.qwen3_omni.stages import Scale
 
@@ -78,7 +78,7 @@ class MediaStage:
     def _joined(self, part: VideoPart, grid: Grid, heard: Tensor, seen: Encoded) -> Encoded:
         """Rows of frames and sound by time. Deepstack adds nothing to sound: its rows are zeros."""
         scale, seconds = self._scale, self._video.shape.seconds_per_grid(part.fps)
-        span = Span(0, grid, seconds, scale.merge_size, len(heard), scale.chunk_ticks)
+        span = MediumSpan(0, grid, seconds, scale.merge_size, len(heard), scale.chunk_ticks)
         order = torch.from_numpy(span.order(scale.positions_per_second)).to(heard.device)
         rows, deep = seen
         silence = torch.zeros_like(heard)

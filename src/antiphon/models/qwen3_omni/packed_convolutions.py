@@ -29,7 +29,7 @@ def weights(params: Params, prefix: str) -> tuple[Tensor, Tensor]:
     return params[prefix + "weight"], params[prefix + "bias"]
 
 
-class Snake:
+class PackedSnake:
     """x + sin^2(x e^alpha) / e^beta per channel (Liu et al. 2020, with a magnitude of its own)."""
 
     def __init__(self, params: Params, prefix: str) -> None:
@@ -54,12 +54,12 @@ class Snake:
         snake_in_place(x.numpy(), self._frequency, self._magnitude)
 
 
-class Upsample:
+class PackedUpsample:
     """Behind an activation, a transposed convolution that keeps only what both neighbours of a gap have
     reached: [b, n, in] -> [b, n * stride, out], and `stride` less at a stream's start."""
 
     def __init__(self, params: Params, snake: str, conv: str, stride: int) -> None:
-        self._snake, self._stride = Snake(params, snake), stride
+        self._snake, self._stride = PackedSnake(params, snake), stride
         self._conv = PackedConv(*as_ordinary(*weights(params, conv), stride))
 
     def __call__(self, x: Tensor, memory: Memory) -> Tensor:
@@ -78,7 +78,7 @@ class Repeat:
         return linear(x, self._weight, self._bias).unflatten(2, (self._stride, -1)).flatten(1, 2)
 
 
-class ConvNeXt:
+class PackedConvNeXt:
     """A depthwise convolution and a pointwise MLP beside the residual."""
 
     def __init__(self, params: Params, prefix: str) -> None:
@@ -111,18 +111,18 @@ class Last:
     """The activation and the convolution to one channel: [b, n, c] -> [b, n, 1]."""
 
     def __init__(self, params: Params, snake: str, conv: str) -> None:
-        self._snake = Snake(params, snake)
+        self._snake = PackedSnake(params, snake)
         self._conv = PackedConv(*weights(params, conv))
 
     def __call__(self, x: Tensor, memory: Memory) -> Tensor:
         return self._conv(self._snake(x, memory, self._conv.remembered))
 
 
-class ResidualUnit:
+class PackedResidualUnit:
     """Adds to x in place: nobody else holds it."""
 
     def __init__(self, params: Params, prefix: str, dilation: int) -> None:
-        self._act1, self._act2 = Snake(params, prefix + "act1."), Snake(params, prefix + "act2.")
+        self._act1, self._act2 = PackedSnake(params, prefix + "act1."), PackedSnake(params, prefix + "act2.")
         self._wide = PackedConv(*weights(params, prefix + "conv1.conv."), dilation)
         self._point = PackedConv(*weights(params, prefix + "conv2.conv."))
 
@@ -133,7 +133,7 @@ class ResidualUnit:
         return x
 
 
-Block = Upsample | Repeat | ConvNeXt | First | Last | ResidualUnit
+Block = PackedUpsample | Repeat | PackedConvNeXt | First | Last | PackedResidualUnit
 
 
 class PackedConvolutions:
@@ -151,7 +151,7 @@ class PackedConvolutions:
 def upsamplers(config: VocoderConfig, params: Params) -> Iterable[Block]:
     for i, ratio in enumerate(config.upsampling_ratios):
         yield Repeat(params, f"upsample.{i}.0.conv.", ratio)
-        yield ConvNeXt(params, f"upsample.{i}.1.")
+        yield PackedConvNeXt(params, f"upsample.{i}.1.")
 
 
 def decoder_blocks(config: VocoderConfig, params: Params) -> Iterable[Block]:
@@ -159,7 +159,7 @@ def decoder_blocks(config: VocoderConfig, params: Params) -> Iterable[Block]:
     yield First(params, "decoder.0.conv.")
     for i, rate in enumerate(config.upsample_rates, 1):
         block = f"decoder.{i}.block."
-        yield Upsample(params, f"{block}0.", f"{block}1.conv.", rate)
+        yield PackedUpsample(params, f"{block}0.", f"{block}1.conv.", rate)
         for j, dilation in enumerate(config.dilations, 2):
-            yield ResidualUnit(params, f"{block}{j}.", dilation)
+            yield PackedResidualUnit(params, f"{block}{j}.", dilation)
     yield Last(params, f"decoder.{last}.", f"decoder.{last + 1}.conv.")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class MediumSpan:
     """A medium in a prompt: the index of its first placeholder token, the (time, height, width) grid of
     patches of an image or video (zeros for audio), for a video the seconds from one frame of the grid to the
     next, and the tokens of audio: a recording's, or those of a video's own sound.
@@ -48,7 +48,7 @@ class Span:
         """Tokens that open it, and as many that close it."""
         return 2 if self.visual_tokens and self.audio_tokens else 1
 
-    def moved_to(self, start: int) -> Span:
+    def moved_to(self, start: int) -> MediumSpan:
         """The span at another place of a prompt."""
         return replace(self, start=start)
 
@@ -86,7 +86,7 @@ def chunk_numbers(ticks: NDArray[Any], chunk_ticks: int) -> NDArray[np.int64]:
 
 
 def mrope_positions(
-    num_tokens: int, spans: Sequence[Span] = (), positions_per_second: int = 13
+    num_tokens: int, spans: Sequence[MediumSpan] = (), positions_per_second: int = 13
 ) -> tuple[NDArray[np.float32], float]:
     """Positions fp32 [3, num_tokens] of a prompt and the position of the token that follows it.
 
@@ -114,7 +114,7 @@ def mrope_positions(
 
 
 def place_media(
-    out: NDArray[np.float32], span: Span, position: np.float32, positions_per_second: int
+    out: NDArray[np.float32], span: MediumSpan, position: np.float32, positions_per_second: int
 ) -> np.float32:
     """Fill `out` [3, span.num_tokens]; returns where to go on.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.models.qwen3_omni.config import TokenIds
-from antiphon.models.qwen3_omni.positions import Span
+from antiphon.models.qwen3_omni.positions import MediumSpan
 
 Ints = NDArray[np.int64]
 
@@ -31,13 +31,15 @@ class TalkerPrompt:
     text_ids: Ints
     media: Ints
     sources: Ints
-    spans: tuple[Span, ...]
+    spans: tuple[MediumSpan, ...]
 
     def __len__(self) -> int:
         return len(self.text_ids)
 
 
-def talker_prompt(prompt_ids: Sequence[int] | Ints, spans: Sequence[Span], tokens: TokenIds) -> TalkerPrompt:
+def talker_prompt(
+    prompt_ids: Sequence[int] | Ints, spans: Sequence[MediumSpan], tokens: TokenIds
+) -> TalkerPrompt:
     """From the thinker's prompt, which ends with the header of the reply (<|im_start|> assistant newline).
 
     A turn reaches from one <|im_start|> to the next; the talker sees the user's. Its header shows the reply's

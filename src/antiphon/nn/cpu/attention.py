@@ -229,19 +229,19 @@ def attention_loop() -> Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Singles:
+class CountedTokens:
     """A batch as the loop reads it: of every token its row, and how many keys it sees, 0 in longer chunks."""
 
     rows: Tensor  # int64 [n]
     seen: Tensor  # int64 [n]
 
 
-def singles_of(batch: PagedBatch) -> Singles:
+def singles_of(batch: PagedBatch) -> CountedTokens:
     if batch.is_decode:
-        return Singles(torch.arange(len(batch.tables)), batch.starts + 1)
+        return CountedTokens(torch.arange(len(batch.tables)), batch.starts + 1)
     queries = batch.cu.diff()
     rows = torch.repeat_interleave(torch.arange(len(queries)), queries)
-    return Singles(rows, torch.where(queries == 1, batch.starts + 1, 0)[rows])
+    return CountedTokens(rows, torch.where(queries == 1, batch.starts + 1, 0)[rows])
 
 
 class SingleTokens:

@@ -30,14 +30,14 @@ from antiphon.nn.cpu.tiles import (
     LINE_BYTES,
     PIECE_TERMS,
     UNROLLED,
-    Form,
+    TileForm,
     rounding,
     tile,
 )
 
 Ints = NDArray[np.int64]
 
-WHOLE, HALVES, PAIRS = int(Form.WHOLE), int(Form.HALVES), int(Form.PAIRS)
+WHOLE, HALVES, PAIRS = int(TileForm.WHOLE), int(TileForm.HALVES), int(TileForm.PAIRS)
 
 DEEPEST = 4096
 """Inputs at most: two panels and eight rows of them fit a core's second cache."""
@@ -99,12 +99,12 @@ this one asks for those that come after `before` and up to `after` of `parts`.
 round_line, round_four = rounding(LANES), rounding(UNROLLED)
 
 
-def here(form: Form) -> Form:
+def here(form: TileForm) -> TileForm:
     """What is compiled for a form: a CPU without pairs never runs them."""
-    return form if has_pairs() or form is not Form.PAIRS else Form.HALVES
+    return form if has_pairs() or form is not TileForm.PAIRS else TileForm.HALVES
 
 
-def rows_of_a_panel(form: Form) -> Callable[..., None]:
+def rows_of_a_panel(form: TileForm) -> Callable[..., None]:
     """`few_rows` of panels of a form."""
     ahead, size = AHEAD_BYTES // LINE_BYTES * form.line_bytes, form.row_bytes
     a, b, c, d = TILES
@@ -131,12 +131,12 @@ def rows_of_a_panel(form: Form) -> Callable[..., None]:
     return few_rows
 
 
-few_rows, few_rows_in_halves, few_rows_in_pairs = (rows_of_a_panel(form) for form in Form)
-next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, form=Form.HALVES)
-next8by2_in_pairs = tile(8, 2, AHEAD_BYTES // 2, here(Form.PAIRS))
+few_rows, few_rows_in_halves, few_rows_in_pairs = (rows_of_a_panel(form) for form in TileForm)
+next8by2, next8by2_in_halves = tile(8, 2), tile(8, 2, form=TileForm.HALVES)
+next8by2_in_pairs = tile(8, 2, AHEAD_BYTES // 2, here(TileForm.PAIRS))
 
 
-def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
+def products_of_panels(form: TileForm, few: Any, next8: Any) -> Callable[..., None]:
     """`panels_times` of panels of a form, by its `few_rows` and `next8by2`."""
     size, line = form.row_bytes, form.line_bytes
     first1by4, first2by2 = tile(1, 4, form=here(form)), tile(2, 2, form=here(form))
@@ -166,9 +166,9 @@ def products_of_panels(form: Form, few: Any, next8: Any) -> Callable[..., None]:
     return panels_times
 
 
-panels_times = products_of_panels(Form.WHOLE, few_rows, next8by2)
-panels_times_in_halves = products_of_panels(Form.HALVES, few_rows_in_halves, next8by2_in_halves)
-panels_times_in_pairs = products_of_panels(Form.PAIRS, few_rows_in_pairs, next8by2_in_pairs)
+panels_times = products_of_panels(TileForm.WHOLE, few_rows, next8by2)
+panels_times_in_halves = products_of_panels(TileForm.HALVES, few_rows_in_halves, next8by2_in_halves)
+panels_times_in_pairs = products_of_panels(TileForm.PAIRS, few_rows_in_pairs, next8by2_in_pairs)
 
 
 @compiled

@@ -60,7 +60,7 @@ VECTOR, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 PAIRS = ir.VectorType(Bfloat(), 2 * LANES)
 
 
-class Form(IntEnum):
+class TileForm(IntEnum):
     """What a weight's numbers are, and how they are multiplied.
 
     WHOLE   fp32
@@ -75,12 +75,12 @@ class Form(IntEnum):
     @property
     def row_bytes(self) -> int:
         """Of one number of a row."""
-        return 2 if self is Form.PAIRS else 4
+        return 2 if self is TileForm.PAIRS else 4
 
     @property
     def line_bytes(self) -> int:
         """Of one term's part of a panel."""
-        return LINE_BYTES if self is Form.WHOLE else LINE_BYTES // 2
+        return LINE_BYTES if self is TileForm.WHOLE else LINE_BYTES // 2
 
 
 def rounding(lanes: int) -> Callable[..., None]:
@@ -139,7 +139,9 @@ def prefetch_line(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), code
 
 
-def tile(rows: int, vectors: int, ahead_bytes: int = 0, form: Form = Form.WHOLE) -> Callable[..., None]:
+def tile(
+    rows: int, vectors: int, ahead_bytes: int = 0, form: TileForm = TileForm.WHOLE
+) -> Callable[..., None]:
     """A function of compiled code (x, weight, depth, out, width, pieces), addresses and numbers:
 
     out fp32 [rows, vectors * 16], its rows `width` apart, becomes x [rows, depth] times weight [vectors,
@@ -163,7 +165,7 @@ def tile(rows: int, vectors: int, ahead_bytes: int = 0, form: Form = Form.WHOLE)
 class Emitter:
     """Writes a tile's instructions."""
 
-    def __init__(self, builder: Any, size: tuple[int, int], ahead_bytes: int, form: Form) -> None:
+    def __init__(self, builder: Any, size: tuple[int, int], ahead_bytes: int, form: TileForm) -> None:
         """size: rows and vectors."""
         self._builder, self._ahead, self._form = builder, ahead_bytes, form
         self._rows, self._vectors = size
@@ -197,12 +199,12 @@ class Emitter:
     def _two_terms(self, rows: list[Any], panels: list[Any], term: Any) -> None:
         """Add two terms to every sum."""
         following = self._builder.add(term, INT64(1))
-        if self._form is Form.WHOLE:
+        if self._form is TileForm.WHOLE:
             for one in (term, following):
                 self._add_term(rows, one, [self._part(panel, one, VECTOR) for panel in panels])
             return
         words = [self._part(panel, term, WORDS) for panel in panels]
-        if self._form is Form.PAIRS:
+        if self._form is TileForm.PAIRS:
             self._add_pair(rows, term, words)
             return
         self._add_term(rows, term, [self._widened(word, "shl", 16) for word in words])
