@@ -26,7 +26,7 @@ from antiphon.graphs import find_graph
 from antiphon.latency.shapes import ModelShape, find_shape
 from antiphon.models.qwen2_5_omni.audio import num_audio_tokens as qwen25_audio_tokens
 from antiphon.models.qwen3_omni.family import FAMILY
-from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens as qwen3_audio_tokens
+from antiphon.models.qwen_media.preprocess_shapes import num_audio_tokens as qwen3_audio_tokens
 from antiphon.wire.limits import Limits
 from antiphon.wire.readers import ReaderRates
 from antiphon.workload.load import named

@@ -16,7 +16,7 @@ from antiphon.core.conversation import AudioPart, ImagePart, Item, VideoPart
 from antiphon.core.facts import PromptReady
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.prompt import Prompter
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor, VideoPreprocessor
+from antiphon.models.qwen_media.preprocess import AudioPreprocessor, ImagePreprocessor, VideoPreprocessor
 
 GREEDY_TALKER = {
     "talker_do_sample": False,

@@ -14,8 +14,8 @@ from antiphon.models.prompt import Prompter
 from antiphon.models.qwen2_5_omni.audio import AudioFeatures
 from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS
 from antiphon.models.qwen2_5_omni.flow import start_noise
-from antiphon.models.qwen3_omni.preprocess import ImagePreprocessor, VideoPreprocessor
-from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
+from antiphon.models.qwen_media.preprocess import ImagePreprocessor, VideoPreprocessor
+from antiphon.models.qwen_media.preprocess_shapes import video_shape
 from exactness.oracle import GREEDY_TALKER, Expected, Inputs
 
 VOICE = "Ethan"

@@ -23,8 +23,8 @@ from antiphon.core.facts import PromptFailed, PromptReady, StagePrompt
 from antiphon.core.plans import RenderPrompt
 from antiphon.models.prompt import Prompter
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig, TokenIds
-from antiphon.models.qwen3_omni.preprocess import AudioPreprocessor, ImagePreprocessor
 from antiphon.models.qwen3_omni.prompt import load_prompter
+from antiphon.models.qwen_media.preprocess import AudioPreprocessor, ImagePreprocessor
 
 LIMIT = 4000
 # The shape of the released template: the first system message apart, contents gathered in a namespace, and a

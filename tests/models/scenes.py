@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.models.qwen3_omni.positions import MediumSpan
-from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens, num_image_tokens
+from antiphon.models.qwen_media.positions import MediumSpan
+from antiphon.models.qwen_media.preprocess_shapes import num_audio_tokens, num_image_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

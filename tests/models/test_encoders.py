@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.models.qwen3_omni.family import FAMILY
-from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens, num_image_tokens
+from antiphon.models.qwen_media.preprocess_shapes import num_audio_tokens, num_image_tokens
 from models.scenes import PATCH_SIZE, noise
 
 if TYPE_CHECKING:

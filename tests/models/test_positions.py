@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import Qwen3OmniMoeProcessor
 
 from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
-from antiphon.models.qwen3_omni.positions import MediumSpan, mrope_positions
-from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens
+from antiphon.models.qwen_media.positions import MediumSpan, mrope_positions
+from antiphon.models.qwen_media.preprocess_shapes import num_audio_tokens
 from models.scenes import Scene
 
 sizes = st.integers(1, 5).map(lambda n: 2 * n)

@@ -21,12 +21,12 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import _get_feat_extract_output_lengths
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.qwen3_omni.preprocess import (
+from antiphon.models.qwen_media.preprocess import (
     AudioPreprocessor,
     ImagePreprocessor,
     VideoPreprocessor,
 )
-from antiphon.models.qwen3_omni.preprocess_shapes import (
+from antiphon.models.qwen_media.preprocess_shapes import (
     AudioShape,
     ImageShape,
     VideoShape,

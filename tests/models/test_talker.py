@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.models.qwen3_omni.positions import mrope_positions
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt, talker_prompt
+from antiphon.models.qwen_media.positions import mrope_positions
 from antiphon.nn.attention import LayerKv, PagedBatch, over
 from antiphon.nn.step import StepInputs
 from models.scenes import Scene, scenes

@@ -18,7 +18,7 @@ from antiphon.core.conversation import (
 from antiphon.core.facts import PromptReady
 from antiphon.core.plans import RenderPrompt
 from antiphon.graphs import find_graph
-from antiphon.models.qwen3_omni.preprocess_shapes import num_audio_tokens
+from antiphon.models.qwen_media.preprocess_shapes import num_audio_tokens
 from antiphon.sim.prompter import SimPrompter
 
 QWEN3_OMNI = find_graph("qwen3_omni_moe")

@@ -10,7 +10,7 @@ from antiphon.core.errors import ConfigError
 from antiphon.core.graph import StageGraph
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
 from antiphon.latency.shapes import ModelShape
-from antiphon.models.qwen3_omni.preprocess_shapes import FRAME_PIXELS
+from antiphon.models.qwen_media.preprocess_shapes import FRAME_PIXELS
 from antiphon.workload.draw import draw
 from antiphon.workload.fitted import READ_ALOUD_WORDS_PER_S, TOKENS_PER_WORD
 from antiphon.workload.script import Clip, PersonScript, TurnScript

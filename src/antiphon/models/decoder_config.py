@@ -142,3 +142,22 @@ def refuse_unsupported(config: Mapping[str, Any], name: str) -> None:
     ]
     if wrong:
         raise CheckpointError(f"config.json: {name}: " + "; ".join(wrong))
+
+
+class Section:
+    """A part of config.json that says where it is when a key is missing."""
+
+    def __init__(self, values: Mapping[str, Any], path: str) -> None:
+        self.values, self.path = values, path
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.values.get(key)
+        if value is None:
+            raise CheckpointError(f"config.json: {self.path or 'the file'} has no {key!r}")
+        return value
+
+    def section(self, key: str) -> Section:
+        value = self[key]
+        if not isinstance(value, Mapping):
+            raise CheckpointError(f"config.json: {self.path}{key} is not an object")
+        return Section(value, f"{self.path}.{key}" if self.path else key)

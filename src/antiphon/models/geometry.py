@@ -18,6 +18,8 @@ Json = Mapping[str, Any]
 
 MAX_TOKENS = 1024
 """What transformers' generate() uses for a thinker where generation_config.json is silent."""
+TALKER_MAX_TOKENS = 4096
+"""And for a talker."""
 
 
 def stage_sizes(options: EngineOptions, stage: str) -> Json:
@@ -65,6 +67,19 @@ def text_sampling(generation: Json) -> Sampling:
         top_p=1.0 if greedy else float(generation.get("top_p") or 1.0),
         repetition_penalty=float(generation.get("repetition_penalty") or 1.0),
         max_tokens=int(generation.get("max_new_tokens") or MAX_TOKENS),
+    )
+
+
+def talker_sampling(generation: Json, defaults: Mapping[str, float]) -> Sampling:
+    """Sampled unless the generation config says greedy; keys are those of the thinker behind `talker_`."""
+    values = {key: generation.get(f"talker_{key}", default) for key, default in defaults.items()}
+    greedy = not generation.get("talker_do_sample", True)
+    return Sampling(
+        temperature=0.0 if greedy else float(values["temperature"]),
+        top_k=0 if greedy else int(values["top_k"] or 0),
+        top_p=1.0 if greedy else float(values["top_p"]),
+        repetition_penalty=float(values["repetition_penalty"]),
+        max_tokens=int(generation.get("talker_max_new_tokens") or TALKER_MAX_TOKENS),
     )
 
 

@@ -30,7 +30,7 @@ from antiphon.core.ids import content_key
 from antiphon.core.plans import RenderPrompt, ints
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ
 from antiphon.latency.features import AUDIO_TOKENS_PER_S
-from antiphon.models.qwen3_omni.preprocess_shapes import FRAME_PIXELS, AudioShape, ImageShape, VideoShape
+from antiphon.models.qwen_media.preprocess_shapes import FRAME_PIXELS, AudioShape, ImageShape, VideoShape
 from antiphon.workload.fitted import TOKENS_PER_WORD
 
 AUDIO = AudioShape(hop=160, n_fft=400)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.models.qwen3_omni.preprocess_shapes import audio_fields
+from antiphon.models.qwen_media.preprocess_shapes import audio_fields
 
 
 def num_audio_tokens(frames: int) -> int:
@@ -44,7 +44,7 @@ class AudioFeatures:
 
     def mel(self, samples: NDArray[np.float32]) -> Tensor:
         """float32 [n] at 16 kHz to float32 [mel bins, frames]. Raises ValueError for what cannot be used."""
-        from antiphon.models.qwen3_omni.preprocess import log_mel
+        from antiphon.models.qwen_media.preprocess import log_mel
 
         frames = self.frames(len(samples))
         length = min(frames * self._hop + 2 * self._n_fft, self._longest)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.decoder_config import DecoderConfig
+from antiphon.models.decoder_config import DecoderConfig, Section
 from antiphon.models.geometry import token_ids
-from antiphon.models.qwen3_omni.config import Section
 
 DEFAULT_MROPE = (16, 24, 24)
 """The family's M-RoPE sections where config.json doesn't say."""

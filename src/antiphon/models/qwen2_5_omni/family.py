@@ -23,8 +23,8 @@ from antiphon.models.qwen2_5_omni.prompt import load_prompter
 from antiphon.models.qwen2_5_omni.stages import SpeechStage
 from antiphon.models.qwen2_5_omni.voices import load_voices
 from antiphon.models.qwen2_5_omni.weights import LAYOUTS
-from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
-from antiphon.models.qwen3_omni.stages import Scale
+from antiphon.models.qwen_media.positions import Scale
+from antiphon.models.qwen_media.preprocess_shapes import video_shape
 
 
 class Qwen25Omni(Family):
@@ -70,8 +70,8 @@ class Qwen25Omni(Family):
 
     def adapt(self, stage: str, module: Any, config: Qwen25OmniConfig, checkpoint: Path) -> Any:
         if stage == "encoders":
-            from antiphon.models.qwen3_omni import preprocess
-            from antiphon.models.qwen3_omni.media_stage import MediaStage
+            from antiphon.models.qwen_media import preprocess
+            from antiphon.models.qwen_media.media_stage import MediaStage
 
             image = preprocess.ImagePreprocessor(checkpoint)
             video = preprocess.VideoPreprocessor(checkpoint, video_shape(checkpoint, FRAME_PIXELS))

@@ -6,10 +6,17 @@ from __future__ import annotations
 
 from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, EngineOptions, NodeConfig
 from antiphon.latency.shapes import EncodersShape, FlowVocoderShape, ModelShape, StageShape, TowerShape
-from antiphon.models.geometry import Json, decoder_shape, layer_groups, stage_sizes, text_stage, token_ids
+from antiphon.models.geometry import (
+    Json,
+    decoder_shape,
+    layer_groups,
+    stage_sizes,
+    talker_sampling,
+    text_stage,
+    token_ids,
+)
 from antiphon.models.qwen2_5_omni.config import Qwen25OmniConfig, SpeechConfig
 from antiphon.models.qwen2_5_omni.windows import BLOCKS_AHEAD, BLOCKS_BACK, NUM_EVALUATIONS
-from antiphon.models.qwen3_omni.geometry import talker_sampling
 
 WINDOW_TOKENS = 50
 """Of two seconds of sound, which see each other."""

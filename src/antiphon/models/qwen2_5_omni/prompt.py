@@ -12,8 +12,8 @@ from antiphon.core.facts import StagePrompt
 from antiphon.models.prompt import Prompter, keys_of_request
 from antiphon.models.qwen2_5_omni.audio import AudioFeatures
 from antiphon.models.qwen2_5_omni.config import FRAME_PIXELS, TALKER_HEADER, Qwen25OmniConfig
-from antiphon.models.qwen3_omni.media_spans import MediaSpans
-from antiphon.models.qwen3_omni.preprocess_shapes import video_shape
+from antiphon.models.qwen_media.media_spans import MediaSpans
+from antiphon.models.qwen_media.preprocess_shapes import video_shape
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
 
 

@@ -11,7 +11,7 @@ from antiphon.core.facts import StagePrompt
 from antiphon.models.decoder_stage import DecoderStage
 from antiphon.models.qwen2_5_omni.talker import Talker
 from antiphon.models.qwen2_5_omni.voices import Voice
-from antiphon.models.qwen3_omni.stages import Scale
+from antiphon.models.qwen_media.positions import Scale
 from antiphon.nn.uploads import upload
 
 

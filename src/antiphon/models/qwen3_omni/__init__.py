@@ -1,5 +1,5 @@
-"""Qwen3-Omni in reading order: config, counts, positions, encoders, thinker, talker prompt, talker, code
-predictor, vocoder, weights.
+"""Qwen3-Omni in reading order: config, encoders, thinker, talker prompt, talker, code predictor, vocoder,
+weights.
 
-`config`, `counts`, `positions` and `talker_prompt` are free of torch: a scheduler may ask them.
+`config` and `talker_prompt` are free of torch: a scheduler may ask them.
 """

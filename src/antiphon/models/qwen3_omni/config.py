@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.decoder_config import DecoderConfig
+from antiphon.models.decoder_config import DecoderConfig, Section
 
 SUPPRESSED_IDS = 1024
 """The last ids of the talker's vocabulary are control ids; of these only the end of speech may be sampled."""
@@ -164,25 +164,6 @@ class Qwen3OmniConfig:
     def capture_layer(self) -> int | None:
         """Which hidden states the thinker keeps for the talker (see Decoder.forward), None without speech."""
         return None if self.speech is None else self.speech.accept_layer
-
-
-class Section:
-    """A part of config.json that says where it is when a key is missing."""
-
-    def __init__(self, values: Mapping[str, Any], path: str) -> None:
-        self.values, self.path = values, path
-
-    def __getitem__(self, key: str) -> Any:
-        value = self.values.get(key)
-        if value is None:
-            raise CheckpointError(f"config.json: {self.path or 'the file'} has no {key!r}")
-        return value
-
-    def section(self, key: str) -> Section:
-        value = self[key]
-        if not isinstance(value, Mapping):
-            raise CheckpointError(f"config.json: {self.path}{key} is not an object")
-        return Section(value, f"{self.path}.{key}" if self.path else key)
 
 
 def read_tokens(root: Section, thinker: Section) -> TokenIds:

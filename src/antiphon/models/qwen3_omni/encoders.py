@@ -22,7 +22,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeVisionEncoder,
 )
 
-from antiphon.models.qwen3_omni.preprocess_shapes import CHUNK_FRAMES, num_audio_tokens, num_image_tokens
+from antiphon.models.qwen_media.preprocess_shapes import CHUNK_FRAMES, num_audio_tokens, num_image_tokens
 
 Grid = tuple[int, int, int]
 

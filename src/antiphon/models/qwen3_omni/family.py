@@ -20,8 +20,9 @@ from antiphon.models.qwen3_omni.config import Qwen3OmniConfig
 from antiphon.models.qwen3_omni.geometry import read_geometry, read_shape
 from antiphon.models.qwen3_omni.prompt import load_prompter
 from antiphon.models.qwen3_omni.shards import load_shard, shard_config, shard_layout
-from antiphon.models.qwen3_omni.stages import Scale, SpeechStage
+from antiphon.models.qwen3_omni.stages import SpeechStage
 from antiphon.models.qwen3_omni.weights import LAYOUTS
+from antiphon.models.qwen_media.positions import Scale
 from antiphon.nn.shard import Shard
 from antiphon.nn.stage_source import Pairs, Place, StageSource
 
@@ -68,8 +69,8 @@ class Qwen3Omni(Family):
 
     def adapt(self, stage: str, module: Any, config: Qwen3OmniConfig, checkpoint: Path) -> Any:
         if stage == "encoders":
-            from antiphon.models.qwen3_omni import preprocess
-            from antiphon.models.qwen3_omni.media_stage import MediaStage
+            from antiphon.models.qwen_media import preprocess
+            from antiphon.models.qwen_media.media_stage import MediaStage
 
             ears = preprocess.AudioPreprocessor(checkpoint)
             image = preprocess.ImagePreprocessor(checkpoint)

@@ -15,8 +15,8 @@ from antiphon.core.errors import CheckpointError
 from antiphon.core.facts import NO_INTS, Ints, StagePrompt
 from antiphon.models.prompt import Prompter, keys_of_request, mixed
 from antiphon.models.qwen3_omni.config import TALKER_HEADER, Qwen3OmniConfig, TokenIds
-from antiphon.models.qwen3_omni.media_spans import MediaSpans
 from antiphon.models.qwen3_omni.talker_prompt import talker_header, user_positions
+from antiphon.models.qwen_media.media_spans import MediaSpans
 from antiphon.models.vocabulary import Vocabulary, load_template, load_tokenizer
 
 

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.core.facts import Span, StagePrompt
+from antiphon.core.facts import StagePrompt
 from antiphon.models.decoder_stage import DecoderStage, Positions
-from antiphon.models.qwen3_omni.positions import MediumSpan, mrope_positions
 from antiphon.models.qwen3_omni.predictor import Pick
 from antiphon.models.qwen3_omni.talker import Talker
 from antiphon.models.qwen3_omni.talker_prompt import TalkerPrompt
-
-NO_GRID = 0, 0, 0
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How a prompt's media become positions: patches a side that make a token, positions of a second, and of
-    a chunk (see `positions.MediumSpan`)."""
-
-    merge_size: int
-    positions_per_second: int
-    chunk_ticks: int = 0
-
-    def span(self, span: Span) -> MediumSpan:
-        """The span as positions see it."""
-        audio = span.length if span.kind == "audio" else span.audio_length
-        grid = span.grid or NO_GRID
-        return MediumSpan(span.start, grid, span.seconds_per_grid, self.merge_size, audio, self.chunk_ticks)
-
-    def positions(self, prompt: StagePrompt, spans: Iterable[Span] | None = None) -> Positions:
-        """Of a prompt with these of its spans, or with all."""
-        told = [self.span(span) for span in (prompt.spans if spans is None else spans)]
-        return mrope_positions(len(prompt.token_ids), told, self.positions_per_second)
+from antiphon.models.qwen_media.positions import Scale
 
 
 class SpeechStage(DecoderStage):

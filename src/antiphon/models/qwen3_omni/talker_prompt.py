@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.models.qwen3_omni.config import TokenIds
-from antiphon.models.qwen3_omni.positions import MediumSpan
+from antiphon.models.qwen_media.positions import MediumSpan
 
 Ints = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ import numpy as np
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
 from antiphon.core.errors import ProtocolError
 from antiphon.core.facts import Span
-from antiphon.models.qwen3_omni.positions import MediumSpan
-from antiphon.models.qwen3_omni.preprocess_shapes import VideoShape, audio_shape, image_shape, video_shape
+from antiphon.models.qwen_media.positions import MediumSpan
+from antiphon.models.qwen_media.preprocess_shapes import VideoShape, audio_shape, image_shape, video_shape
 
 
 class MediaIds(Protocol):

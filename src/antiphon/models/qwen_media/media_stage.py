@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.core.conversation import AudioPart, ImagePart, Media, VideoPart
-from antiphon.models.qwen3_omni.positions import MediumSpan
-from antiphon.models.qwen3_omni.preprocess import Grid, ImagePreprocessor, VideoPreprocessor
-from antiphon.models.qwen3_omni.stages import Scale
+from antiphon.models.qwen_media.positions import MediumSpan, Scale
+from antiphon.models.qwen_media.preprocess import Grid, ImagePreprocessor, VideoPreprocessor
 
 Encoded = tuple[Tensor, tuple[Tensor, ...]]
 """Embeddings [tokens, H] of one medium, and its deepstack rows, each [tokens, H]."""

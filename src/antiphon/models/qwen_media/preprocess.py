@@ -19,7 +19,7 @@ from transformers.image_utils import PILImageResampling
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from antiphon.core.errors import CheckpointError
-from antiphon.models.qwen3_omni.preprocess_shapes import (
+from antiphon.models.qwen_media.preprocess_shapes import (
     AudioShape,
     Grid,
     ImageShape,

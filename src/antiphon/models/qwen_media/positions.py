@@ -9,12 +9,14 @@ time. Positions are floats because a video's frames may lie between integers; su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from antiphon.core.facts import Span, StagePrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,32 @@ def chunk_numbers(ticks: NDArray[Any], chunk_ticks: int) -> NDArray[np.int64]:
         current += tick >= (current + 1) * chunk_ticks
         numbers[i] = current
     return numbers
+
+
+NO_GRID = 0, 0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a prompt's media become positions: patches a side that make a token, positions of a second, and of
+    a chunk (see `MediumSpan`)."""
+
+    merge_size: int
+    positions_per_second: int
+    chunk_ticks: int = 0
+
+    def span(self, span: Span) -> MediumSpan:
+        """The span as positions see it."""
+        audio = span.length if span.kind == "audio" else span.audio_length
+        grid = span.grid or NO_GRID
+        return MediumSpan(span.start, grid, span.seconds_per_grid, self.merge_size, audio, self.chunk_ticks)
+
+    def positions(
+        self, prompt: StagePrompt, spans: Iterable[Span] | None = None
+    ) -> tuple[NDArray[np.float32], float]:
+        """Of a prompt with these of its spans, or with all."""
+        told = [self.span(span) for span in (prompt.spans if spans is None else spans)]
+        return mrope_positions(len(prompt.token_ids), told, self.positions_per_second)
 
 
 def mrope_positions(
