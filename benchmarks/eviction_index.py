@@ -26,7 +26,7 @@ from antiphon.core.config import ArConfig, EncoderConfig, NodeConfig
 from antiphon.core.facts import ResponseRequested, SessionOpened
 from antiphon.core.plans import ResponseEnded, Usage
 from antiphon.core.sampling import Sampling
-from antiphon.kv.prefix import prefix_of
+from antiphon.kv.sequences import prefix_of
 
 BLOCK = 16
 MOST = 64

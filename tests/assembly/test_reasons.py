@@ -29,7 +29,7 @@ from antiphon.policy.base import Told
 from antiphon.policy.memory import NOTHING
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import RecordWriter, read_record, replay, without_media
-from antiphon.stage.kv_moves import KvMove, KvMoved
+from antiphon.stage.kv_asks import KvMove, KvMoved
 from fakes import toy
 from fakes.world import HURRIED, World, toy_config
 

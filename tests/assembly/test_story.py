@@ -29,7 +29,7 @@ from antiphon.core.facts import (
 )
 from antiphon.core.plans import ResponseEnded
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
-from antiphon.stage.kv_moves import KvMove, KvMoved
+from antiphon.stage.kv_asks import KvMove, KvMoved
 from fakes import transcribing
 from fakes.world import World, toy_config
 from flow.test_advance import advise, ask, prepared, say, until_reading

@@ -22,9 +22,8 @@ DRIVEN = {
     "kv/test_evict.py": "resting",
     "kv/test_sequences.py": "block_names stage_blocks",
     "sim/test_people.py": "client",
-    "stage/test_ar.py": "step_maker",
     "stage/test_host_writes.py": "tending",
-    "stage/test_room.py": "kv_moves tiers",
+    "stage/test_room.py": "tiers",
     "wire/test_chat_reading.py": "sampling_overrides",
     "wire/test_session.py": (
         "audio config content conversation items outputs reply response response_params responses"

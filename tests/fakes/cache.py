@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.kv.prefix import prefix_of
+from antiphon.kv.sequences import prefix_of
 from antiphon.kv.stage_kv import StageKv
 
 

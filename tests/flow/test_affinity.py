@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.flow.affinity import SessionAffinity
+from antiphon.flow.stages import SessionAffinity
 
 
 def test_who_moves_is_counted_once() -> None:

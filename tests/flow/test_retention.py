@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.core.conversation import Item, TextPart, ToolCallPart, ToolOutputPart
 from antiphon.core.facts import ItemAdded, PromptFailed, ResponseRequested, SessionOpened, TurnForeseen
-from antiphon.flow.retention import shortened
+from antiphon.flow.record import shortened
 from fakes import toy
 from fakes.world import World, toy_config
 from flow.test_turns import ROOMY, ask, finish, talk, user

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from antiphon.kv.blocks import ABSENT
-from antiphon.kv.prefix import prefix_of
-from antiphon.kv.sequences import Arrival, Evicted, Sequence
+from antiphon.kv.sequences import Arrival, Evicted, Sequence, prefix_of
 from antiphon.kv.stage_kv import StageKv
 from fakes.readings import num_shared
 from kv.test_sequences import READY, SESSIONS, VALUES, Conversations, Ints, give_up, keys, parked, prefix

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from antiphon.core.facts import Ints
-from antiphon.kv.prefix import Prefix, prefix_of
-from antiphon.kv.sequences import Sequence, common_prefix
+from antiphon.kv.sequences import Prefix, Sequence, common_prefix, prefix_of
 from antiphon.kv.stage_kv import StageKv
 from fakes.cache import check_cache_leaves
 from fakes.readings import num_shared

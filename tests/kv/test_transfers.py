@@ -7,7 +7,7 @@ from itertools import count
 from antiphon.core.facts import CopyDone, CopyFailed
 from antiphon.core.plans import CopyBlocks, MoveBlocks, ints
 from antiphon.kv.host import HostTier
-from antiphon.kv.prefix import prefix_of
+from antiphon.kv.sequences import prefix_of
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import CopyOrder, KvLease, Transfer, Transfers
 

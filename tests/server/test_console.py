@@ -21,7 +21,7 @@ from antiphon.policy.urgency import Urgency
 from antiphon.server.app import CONSOLE, create_app
 from antiphon.server.feed import Feed
 from antiphon.server.settings import ServerSettings
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_asks import KvMove
 from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
 

@@ -6,7 +6,8 @@ import pytest
 
 from antiphon.core.plans import ints
 from antiphon.kv.transfers import Transfer
-from antiphon.stage.flights import Flight, Flights
+from antiphon.stage.policies import Flights
+from antiphon.stage.step_maker import Flight
 
 
 def flight(*, joined: tuple[int, ...] = (), waits: tuple[Transfer, ...] = ()) -> Flight:

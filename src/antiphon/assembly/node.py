@@ -32,7 +32,7 @@ from antiphon.interaction.next_use import NextUseTimes
 from antiphon.metrics.names import Metric
 from antiphon.policy.base import soonest
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.kv_moves import KvMoved
+from antiphon.stage.kv_asks import KvMoved
 
 PERSON_FACTS = frozenset(get_args(PersonFact))
 

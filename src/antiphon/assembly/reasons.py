@@ -21,7 +21,7 @@ from antiphon.core.snapshot import KvShown
 from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
 from antiphon.policy.base import Told
-from antiphon.stage.kv_moves import KvMove, KvMoved
+from antiphon.stage.kv_asks import KvMove, KvMoved
 
 TELL_EVERY_S = 0.1
 """A policy is asked again for words about the same request or owner this often at most."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_asks import KvMove
 
 
 class Cause(StrEnum):
@@ -33,7 +33,7 @@ NOTHING: Spent = {}
 
 
 class What(StrEnum):
-    """Kinds of events, in words with their amounts. Of KV they are named as in `stage.kv_moves.KvMove`."""
+    """Kinds of events, in words with their amounts. Of KV they are named as in `stage.kv_asks.KvMove`."""
 
     SPEAKS = "the person speaks"
     SPEAKS_OVER = "the person speaks over the reply, with {left_s:.3f} s of it sent and not yet heard"

@@ -54,7 +54,7 @@ from antiphon.flow.response import Phase, ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.kv_moves import KvMove, KvMoved
+from antiphon.stage.kv_asks import KvMove, KvMoved
 
 WOULD = {
     done: What[f"WOULD_{done.upper()}"] for done in ("run", "preempt", "hold", "evict", "write", "fetch")

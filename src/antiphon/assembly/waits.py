@@ -16,7 +16,7 @@ from antiphon.flow.stages import Scheduler, Stages
 from antiphon.policy.base import DeviceChoice, Hold, StepChoice
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.codec import CodecScheduler
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_asks import KvMove
 from antiphon.stage.requests import ArRequest
 
 Turn = tuple[Cause | None, str]

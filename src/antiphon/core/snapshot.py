@@ -8,7 +8,7 @@ import msgspec
 class KvShown(msgspec.Struct, frozen=True):
     """What became of a session's KV at `at`, and why.
 
-    what  a `stage.kv_moves.KvMove`; of a preload: preloaded | used | unused, or "" while none was ordered
+    what  a `stage.kv_asks.KvMove`; of a preload: preloaded | used | unused, or "" while none was ordered
     """
 
     what: str

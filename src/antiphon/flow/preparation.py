@@ -13,8 +13,8 @@ from antiphon.core.plans import RenderPrompt
 from antiphon.flow.media import MediaRoutes
 from antiphon.flow.moves import Moves
 from antiphon.flow.outbox import Outbox
+from antiphon.flow.record import shortened
 from antiphon.flow.response import Phase, ResponseState
-from antiphon.flow.retention import shortened
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.policy.base import Refuse

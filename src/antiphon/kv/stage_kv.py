@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from antiphon.core.facts import Ints
-from antiphon.kv.prefix import Prefix, chain_on
 from antiphon.kv.resting import RestingSequences
-from antiphon.kv.sequences import Sequence, common_prefix
+from antiphon.kv.sequences import Prefix, Sequence, chain_on, common_prefix
 from antiphon.kv.stage_blocks import StageBlocks
 
 

@@ -20,12 +20,11 @@ from antiphon.kv.transfers import CopyOrder, KvLease
 from antiphon.policy.base import Budget, Candidate, Refuse, StepChoice, StepView, Tier
 from antiphon.stage.beside import WaitBounds
 from antiphon.stage.candidates import ArCandidates, Surroundings
-from antiphon.stage.flights import Flight
 from antiphon.stage.kv_ledger import KvLedger
 from antiphon.stage.policies import Chooser, StagePolicies, changes, to_run
 from antiphon.stage.requests import ArRequest, RequestProgress
 from antiphon.stage.rows import RowLedger
-from antiphon.stage.step_maker import StepMaker
+from antiphon.stage.step_maker import Flight, StepMaker
 from antiphon.stage.tending import Tending
 from antiphon.stage.waiting import WaitingQueue
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from antiphon.kv.host import HostCopy, HostTier
-from antiphon.kv.prefix import Prefix
+from antiphon.kv.sequences import Prefix
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS, KvLease, Transfer, Transfers
 from antiphon.policy.base import Tier
 from antiphon.policy.memory import KvState
-from antiphon.stage.kv_asks import KvAsks
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_asks import KvAsks, KvMove
 from antiphon.stage.room import Room
 from antiphon.stage.tier_views import Owners, Unread, next_copies
 

@@ -9,8 +9,7 @@ from antiphon.kv.host import HostCopy, HostTier
 from antiphon.kv.sequences import Evicted
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS, Transfer, Transfers
-from antiphon.stage.kv_asks import KvAsks
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_asks import KvAsks, KvMove
 from antiphon.stage.tier_views import Owners
 
 

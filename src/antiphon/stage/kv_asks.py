@@ -1,8 +1,10 @@
-"""Asks the KV policies of a decoder stage, by what is known now, and tells what came of it."""
+"""Asks the KV policies of a decoder stage, by what is known now, and tells a watch what became of KV."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from enum import StrEnum
 from math import inf, nan
 from typing import cast
 
@@ -12,9 +14,56 @@ from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
 from antiphon.policy.base import soonest
 from antiphon.policy.memory import KvPolicies, KvTier, KvView, LaneState, Selection
-from antiphon.stage.kv_moves import KvMove, KvMoved, KvWatch
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.tier_views import Owners, View
+
+
+class KvMove(StrEnum):
+    """What becomes of an owner's blocks."""
+
+    EVICTED = "evicted"
+    """Left the device, as the policy chose."""
+    TAKEN = "taken"
+    """Left the device for what is wanted, beyond what the policy chose."""
+    COPIED = "copied"
+    """Copied to the host as they left the device."""
+    WRITTEN = "written"
+    """Copied to the host before they had to leave."""
+    DROPPED = "dropped"
+    """Left the host."""
+    FETCHED = "fetched"
+    """Ordered from the host for a request that waits."""
+    PRELOADED = "preloaded"
+    """Ordered from the host though no request waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvMoved:
+    """So many blocks of an owner, whose session it is.
+
+    tickets  of the copies that were ordered for it
+    """
+
+    unit: str
+    move: KvMove
+    owner: str
+    session: str
+    num_blocks: int
+    tickets: Set[int] = frozenset()
+
+    @property
+    def is_past(self) -> bool:
+        """It is the session's past, and not the KV of one request."""
+        return self.owner == self.session
+
+    @property
+    def is_evicted(self) -> bool:
+        """The blocks left the device."""
+        return self.move in (KvMove.EVICTED, KvMove.TAKEN)
+
+
+KvWatch = Callable[[KvMoved], None]
+"""Is told of every move of KV, in order."""
 
 
 def unknown() -> float:

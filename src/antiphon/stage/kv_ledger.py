@@ -12,7 +12,7 @@ from antiphon.core.config import ArConfig
 from antiphon.core.facts import Ints, Mask
 from antiphon.core.graph import Stage, Survives
 from antiphon.core.plans import BlockDelta
-from antiphon.kv.prefix import Prefix, prefix_of
+from antiphon.kv.sequences import Prefix, prefix_of
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import KvLease
 from antiphon.policy.base import Place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.kv.prefix import Prefix
+from antiphon.kv.sequences import Prefix
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import KvLease, Transfer, Transfers

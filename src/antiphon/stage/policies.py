@@ -25,7 +25,6 @@ from antiphon.policy.base import (
 )
 from antiphon.policy.memory import KvPolicies
 from antiphon.stage.candidates import Candidates, Surroundings
-from antiphon.stage.flights import F, Flights
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,18 @@ class Question:
     def reopen(self) -> None:
         """Ask again at the next call, whatever has changed."""
         self._due_at = -inf
+
+
+F = TypeVar("F")
+
+
+class Flights(dict[int, F]):
+    """A stage's steps in flight, in the order in which they are reported. F: what is noted of one."""
+
+    @property
+    def last(self) -> int | None:
+        """What is given up now may still be named by this step; None: by none."""
+        return next(reversed(self), None)
 
 
 P = ParamSpec("P")

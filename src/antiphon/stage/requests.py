@@ -14,8 +14,7 @@ from antiphon.core.graph import LAYERS, Stage, Survives
 from antiphon.core.ids import content_key
 from antiphon.core.sampling import Sampling
 from antiphon.interaction.frontier import NOWHERE
-from antiphon.kv.prefix import Prefix
-from antiphon.kv.sequences import Sequence
+from antiphon.kv.sequences import Prefix, Sequence
 from antiphon.kv.transfers import KvLease
 from antiphon.policy.base import Tier
 

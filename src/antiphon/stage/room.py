@@ -10,8 +10,7 @@ from antiphon.kv.sequences import Evicted
 from antiphon.kv.stage_kv import StageKv
 from antiphon.policy.memory import KvState, Selection
 from antiphon.stage.host_writes import HostWrites
-from antiphon.stage.kv_asks import KvAsks
-from antiphon.stage.kv_moves import KvMove
+from antiphon.stage.kv_asks import KvAsks, KvMove
 from antiphon.stage.tier_views import Owners
 
 NO_BLOCKS: Mapping[str, int] = MappingProxyType({})

@@ -4,7 +4,7 @@ the step waits for the copies that bring what it reads."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, isnan, nan
 
 import numpy as np
@@ -15,11 +15,42 @@ from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.transfers import Transfer
 from antiphon.policy.base import Budget, StepChoice, StepCost, granted
 from antiphon.stage.candidates import ArCandidates
-from antiphon.stage.flights import Flight, Flights
 from antiphon.stage.kv_ledger import KvLedger
+from antiphon.stage.policies import Flights
 from antiphon.stage.requests import ArRequest
 from antiphon.stage.rows import RowLedger
 from antiphon.stage.waiting import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step in flight.
+
+    reach   int64 [n]: tokens in the KV of each row once it is done
+    joined  requests that it gave a row
+    waits   copies that bring what it reads
+    """
+
+    rows: Ints
+    requests: Ints
+    reach: Ints
+    joined: tuple[int, ...]
+    waits: tuple[Transfer, ...] = ()
+
+    @property
+    def row_of(self) -> dict[int, int]:
+        """The row that worked for each request."""
+        return dict(zip(self.requests.tolist(), self.rows.tolist(), strict=True))
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Requests that ran or joined in it, each once, whatever its executor will say of them."""
+        return tuple(dict.fromkeys((*self.requests.tolist(), *self.joined)))
+
+    @property
+    def doubtful(self) -> list[Transfer]:
+        """Copies that it waited for and that broke off, or may yet."""
+        return [transfer for transfer in self.waits if transfer.is_doubtful]
 
 
 class StepMaker:
