@@ -9,8 +9,7 @@ from antiphon.wire.client_events import CreateItem, RetrieveItem
 from antiphon.wire.content import CallOutputIn, NewItem
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.limits import MediaRoom, check
-from antiphon.wire.responses import Responses
-from antiphon.wire.shared import Shared
+from antiphon.wire.responses import Responses, Shared
 from antiphon.wire.transcription import SessionTranscriptions
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from antiphon.core.errors import LimitExceeded, ProtocolError
@@ -13,24 +15,41 @@ from antiphon.core.facts import (
     ResponseCancelled,
     ResponseRequested,
 )
+from antiphon.core.ids import IdSource
 from antiphon.core.plans import AudioOut, ResponseEnded, ResponseOutput, TokensOut, Usage
 from antiphon.core.sampling import Guide
 from antiphon.wire.audio import encoder_for
 from antiphon.wire.client_events import PlaybackAck, TruncateItem
+from antiphon.wire.config import Scope, SessionConfig
+from antiphon.wire.content import ItemReader
+from antiphon.wire.conversation import Conversation
 from antiphon.wire.effects import Payload, Step
 from antiphon.wire.errors import shown
 from antiphon.wire.guides import Guided, guide_of
-from antiphon.wire.limits import check
+from antiphon.wire.limits import Limits, check
 from antiphon.wire.ports import DetokeniserFactory, Media
 from antiphon.wire.reply import OpenReply
 from antiphon.wire.response import ResponseSpec
 from antiphon.wire.response_params import AskedResponse
 from antiphon.wire.sampling_overrides import Wishes, sampling_of
-from antiphon.wire.shared import Shared
 from antiphon.wire.spoken import Speeches, Spoken
 
 HOLD_S = 2.0
 """A doubtful voice is resolved by the audio that follows. Where none does, the reply goes on after this."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the parts of one session have in common. `config` is replaced by updates; the rest stays."""
+
+    session: str
+    conversation_id: str
+    ids: IdSource
+    scope: Scope
+    limits: Limits
+    reader: ItemReader
+    config: SessionConfig
+    conversation: Conversation = field(default_factory=Conversation)
 
 
 class Responses:

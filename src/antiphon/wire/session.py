@@ -69,8 +69,7 @@ from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.response_params import AskedResponse, read_response
-from antiphon.wire.responses import Responses
-from antiphon.wire.shared import Shared
+from antiphon.wire.responses import Responses, Shared
 from antiphon.wire.transcription import SessionTranscriptions
 
 LONG_MS = 2000
