@@ -92,9 +92,7 @@ def test_what_the_executor_is_told_of_rows() -> None:
     rows.push(stays, 6)
     rows.leave(gone, after_step=3)
     assert (rows.num_free, rows.num_pending_free) == (0, 1)
-    changes = rows.drain()
-    assert changes.leaves.tolist() == [gone]
-    assert (changes.inputs_rows.tolist(), changes.inputs_tokens.tolist()) == ([stays], [6])
-    assert not len(rows.drain().leaves)
+    assert [column.tolist() for column in rows.drain()] == [[gone], [stays], [6]]
+    assert [column.tolist() for column in rows.drain()] == [[], [], []]
     rows.settle(3)
     assert rows.num_free == 1

@@ -50,7 +50,7 @@ from antiphon.core.plans import (
     WordsHeard,
 )
 from antiphon.core.playback import Playback
-from antiphon.flow.response import Phase, ResponseState
+from antiphon.flow.response import ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
@@ -473,9 +473,7 @@ class Storyteller:
 
     def _look(self, reply: _Reply, response: ResponseState) -> None:
         """What each of its units does for it until the next call."""
-        owing = {*response.open_units}
-        if response.phase is Phase.ENCODING and response.path is not None:
-            owing.add(response.path.entry)
+        owing = response.owing
         for unit in reply.works.keys() - owing:
             reply.works[unit].turn(OVER, self._now)
             reply.works[unit].has_row = False

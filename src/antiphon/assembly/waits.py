@@ -172,7 +172,7 @@ class Waits:
     def _queued(self, scheduler: ArScheduler, active: ArRequest) -> Turn:
         if not scheduler.waiting.could_run(active):
             return (Cause.UPSTREAM if active.has_credit else Cause.DOWNSTREAM), ""
-        if scheduler.tiers.fetches.is_coming(active.owner):
+        if active.owner in scheduler.tiers.fetches.coming:
             return Cause.KV_COMING, self.because(KvMove.FETCHED, scheduler.name)
         short = Cause.BLOCKS if scheduler.is_short_of_blocks(active) else Cause.ORDER
         short = short if scheduler.rows.num_free else Cause.ROW

@@ -15,7 +15,7 @@ from antiphon.core.facts import Fact, Ints, ResponseRequested
 from antiphon.core.plans import ArStep, CodecStep, EncodeStep, ResponseEnded, ResponseOutput, Step, Usage
 from antiphon.core.playback import Playback
 from antiphon.core.snapshot import SessionShown, Snapshot, StageShare, StageShown, StepShown
-from antiphon.flow.response import Phase, ResponseState
+from antiphon.flow.response import ResponseState
 from antiphon.flow.stages import Stages
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
@@ -168,9 +168,7 @@ class Watch:
         lead_s = nan if slot is None else float(self._frontier.leads_s(place, np.array([slot]), now)[0])
         state, told = "", SILENT
         if response is not None:
-            is_encoding, path = response.phase is Phase.ENCODING, response.path
-            owing = [*response.open_units, *([path.entry] if path and is_encoding else ())]
-            for unit in (unit for unit in units if unit in owing):
+            for unit in (unit for unit in units if unit in response.owing):
                 state, told = self.reasons.of(unit, response)
         moves = (self.reasons.move(unit, name) for unit in units)
         preloads = (self.reasons.preload(unit, name) for unit in units)
@@ -194,7 +192,7 @@ class Watch:
         for stage in self._decoders:
             is_entry = stage == self._stages.entry_stage
             kv_tokens, kv_blocks = self._held(stage, held)
-            audio_s = None if is_entry else self._sound_s(frames)
+            audio_s = None if is_entry or frames is None else frames * self._frontier.frame_s
             shares.append(StageShare(stage, text if is_entry else frames, audio_s, kv_tokens, kv_blocks))
         heard = self._monitor.heard_reply(name) or Playback()
         return [*shares, *(StageShare(stage, None, heard.audio_s, 0, 0) for stage in self._vocoders)]
@@ -220,10 +218,6 @@ class Watch:
             return len(response.reply), response.num_frames
         usage = self._ended.get(name)
         return (None, None) if usage is None else (usage.output_text_tokens, usage.output_audio_tokens)
-
-    def _sound_s(self, frames: int | None) -> float | None:
-        """How long so many frames sound."""
-        return None if frames is None else frames * self._frontier.frame_s
 
     def _stages_shown(self) -> tuple[StageShown, ...]:
         return tuple(

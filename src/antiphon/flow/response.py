@@ -147,13 +147,17 @@ class ResponseState:
     def session(self) -> str:
         return self.spec.session
 
+    @property
+    def owing(self) -> set[str]:
+        """Units that have work for it, or will have once its media are there."""
+        if self.phase is not Phase.ENCODING or self.path is None:
+            return self.open_units
+        return self.open_units | {self.path.entry}
+
     def needs(self, unit: str) -> bool:
         """Does the unit owe it something, or keep media for it?"""
-        if unit in self.open_units or self.path is None:
-            return unit in self.open_units
-        if self.path.encode == unit:
-            return bool(self.pinned)
-        return self.phase is Phase.ENCODING and self.path.entry == unit
+        is_read = self.path is not None and self.path.encode == unit and bool(self.pinned)
+        return is_read or unit in self.owing
 
     def entry_request(self, entry: ArScheduler) -> ArRequest:
         """The request of the stage that writes the reply's text."""

@@ -224,15 +224,18 @@ class Monitor:
 
     def slot(self, session: str, response: str) -> int | None:
         """Where to read a response: it keeps its slot while it is open or still played. None: it is not."""
-        known = self._sessions.get(session)
-        reply = None if known is None else known.replies.get(response)
+        reply = self._reply(session, response)
         return None if reply is None else reply.slot
 
     def is_held(self, session: str, response: str) -> bool:
         """Is what the response puts out kept from the client?"""
-        known = self._sessions.get(session)
-        reply = None if known is None else known.replies.get(response)
+        reply = self._reply(session, response)
         return reply is not None and reply.held is not None
+
+    def _reply(self, session: str, response: str) -> MonitoredReply | None:
+        """One that has a slot."""
+        known = self._sessions.get(session)
+        return None if known is None else known.replies.get(response)
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -56,10 +56,6 @@ class Fetches:
 
     # -- what is there, and what is coming -----------------------------------------------------------
 
-    def is_coming(self, owner: str) -> bool:
-        """Is its KV being brought, or to be as soon as there is room?"""
-        return owner in self.coming
-
     def is_ordered(self, owner: str) -> bool:
         """Of KV that is coming: are all copies ordered, so that a step can wait for them layer by layer?"""
         is_known = owner in self._known.waiting and self._kv.resting.get(owner) is not None
@@ -137,7 +133,7 @@ class Fetches:
         if lacking <= 0:
             return 0.0
         lane = self._asks.lane("device")
-        if self.is_coming(owner) and self.is_ordered(owner):
+        if owner in self.coming and self.is_ordered(owner):
             return lane.queued_s
         return lane.queued_s + lacking // self._kv.block_size * lane.block_s
 

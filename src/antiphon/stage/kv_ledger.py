@@ -96,7 +96,7 @@ class KvLedger:
     def place(self, request: ArRequest) -> Place:
         """Where what it begins with lies: on the host, if that has more of it than the device."""
         owner, fetches, prefix = request.owner, self.tiers.fetches, self._prefix(request)
-        if fetches.is_coming(owner):
+        if owner in fetches.coming:
             return Place.COMING
         is_on_host = fetches.cached(owner, prefix, None) > self.kv.cached(owner, prefix)
         return Place.HOST if is_on_host else Place.DEVICE

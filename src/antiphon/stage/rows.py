@@ -5,23 +5,12 @@ It is the only writer of its columns, and of what the next step has to say about
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from antiphon.core.facts import NO_INTS, Ints, Mask
+from antiphon.core.facts import Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.kv.blocks import BlockPool
 from antiphon.stage.requests import ArRequest
-
-
-@dataclass(frozen=True, slots=True)
-class RowChanges:
-    """What a step tells the executor of its rows: those given up, and upstream tokens of others."""
-
-    leaves: Ints
-    inputs_rows: Ints
-    inputs_tokens: Ints
 
 
 class RowLedger:
@@ -118,15 +107,13 @@ class RowLedger:
         """Every step up to `step` is done."""
         self._pool.settle(step)
 
-    def drain(self) -> RowChanges:
-        """All since the last call."""
+    def drain(self) -> tuple[Ints, Ints, Ints]:
+        """What the next step tells the executor of its rows: those given up since the last call, and of each
+        upstream token its row and the token."""
         leaves, self._leaves = self._leaves, []
         inputs, self._inputs = self._inputs, []
-        return RowChanges(
-            ints(leaves) if leaves else NO_INTS,
-            ints([row for row, _ in inputs]) if inputs else NO_INTS,
-            ints([token for _, token in inputs]) if inputs else NO_INTS,
-        )
+        rows, tokens = zip(*inputs, strict=True) if inputs else ((), ())
+        return ints(leaves), ints([*rows]), ints([*tokens])
 
     def _changed(self) -> None:
         """Another row may run now, or no more."""

@@ -174,7 +174,7 @@ class StepMaker:
 
     def _is_ready(self, request: ArRequest) -> bool:
         """True if its payload, upstream text, media and KV are there. Media that it lacks are noted."""
-        if not self._waiting.could_run(request) or self._tiers.fetches.is_coming(request.owner):
+        if not self._waiting.could_run(request) or request.owner in self._tiers.fetches.coming:
             return False
         lacking = self._held.lacks(request)
         if lacking:
@@ -256,16 +256,16 @@ class StepMaker:
         newcomers = tuple(join.request for join in joins)
         waits = self._waits(rows)
         self._flights[step] = Flight(rows, requests, starts + counts, newcomers, tuple(waits))
-        blocks, changes = self._held.drain(), self._rows.drain()
+        blocks, (leaves, inputs_rows, inputs_tokens) = self._held.drain(), self._rows.drain()
         pairs = sorted((ticket, row) for one, row in waits.items() for ticket in one.tickets)
         return ArStep(
             stage=self._unit,
             step=step,
             joins=tuple(joins),
-            leaves=changes.leaves,
+            leaves=leaves,
             blocks=blocks,
-            inputs_rows=changes.inputs_rows,
-            inputs_tokens=changes.inputs_tokens,
+            inputs_rows=inputs_rows,
+            inputs_tokens=inputs_tokens,
             rows=rows,
             starts=starts,
             counts=counts,

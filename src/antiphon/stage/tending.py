@@ -46,7 +46,7 @@ class Tending:
         wake_at = self._tiers.tend(wanted, in_turn[0].owner if in_turn else "", self._rows.num_short)
         for request in could_join:
             since_s = request.reload_wait_since_s
-            if self._tiers.fetches.is_coming(request.owner):
+            if request.owner in self._tiers.fetches.coming:
                 request.reload_wait_since_s = now if since_s is None else since_s
             elif since_s is not None:
                 self._tiers.waited(since_s, bool(request.tokens))
