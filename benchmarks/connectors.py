@@ -27,9 +27,8 @@ import numpy as np
 
 from antiphon.bench import provenance
 from antiphon.core.errors import ConnectorClosed
-from antiphon.core.message import Array, Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import inline, shared_memory, tcp
+from antiphon.runtime.connectors.port import Array, Connector, Message
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)

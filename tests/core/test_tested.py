@@ -11,7 +11,7 @@ import antiphon
 from core.test_purity import ROOMS, imported
 
 HOUSE, TESTS = Path(antiphon.__file__).parent, Path(__file__).parents[1]
-PLAIN = "core/engine_client core/model_info core/ports core/snapshot core/turns flow/outbox sim/costs"
+PLAIN = "core/model_info core/ports core/snapshot core/turns flow/outbox sim/costs"
 """Types, protocols and holders: nothing of them can go wrong alone."""
 DRIVEN = {
     "assembly/test_resolve.py": "sizing",

@@ -14,9 +14,8 @@ import time
 import numpy as np
 
 from antiphon.core.errors import ConnectorClosed
-from antiphon.core.message import Array, Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import shared_memory, tcp
+from antiphon.runtime.connectors.port import Array, Connector, Message
 
 SECRET = b"a secret of the tests"
 

@@ -6,10 +6,9 @@ import select
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from antiphon.core.message import Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.connectors.limits import LinkLimits
+from antiphon.runtime.connectors.port import Connector, Message
 
 SECRET = b"a secret of the tests"
 KINDS = ("shared-memory", "tcp")

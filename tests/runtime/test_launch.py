@@ -19,13 +19,13 @@ import pytest
 from antiphon import Sampling
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item, TextPart
-from antiphon.core.engine_client import COMING_BACK, GONE
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import ItemAdded, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.plans import AudioOut, Output, ResponseEnded, TokensOut
 from antiphon.core.snapshot import Snapshot
 from antiphon.metrics.names import Metric
 from antiphon.runtime import launch, stage_child
+from antiphon.runtime.engine_client import COMING_BACK, GONE
 from antiphon.runtime.launch import DEATH_CHECK_MS, FORGOTTEN, SNAPSHOT_EVERY_S, EngineProcess, Silence
 from antiphon.runtime.messages import Start
 from antiphon.runtime.stage_child import MOST_PATIENCE

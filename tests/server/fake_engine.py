@@ -71,7 +71,7 @@ class Script:
 
 @dataclass
 class FakeEngine:
-    """Implements core.engine_client.EngineClient; `facts` is all that it was told."""
+    """Implements runtime.engine_client.EngineClient; `facts` is all that it was told."""
 
     script: Script = field(default_factory=Script)
     info: ModelInfo = INFO

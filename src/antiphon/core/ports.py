@@ -1,7 +1,7 @@
 """Ports: what the executing half offers to a driver, and nothing more.
 
-Each port has a fake in tests/fakes, which checks what it is ordered to do; except Connector, whose contract
-tests run on each real one, Processes and GuideCompiler.
+Each port has a fake in tests/fakes, which checks what it is ordered to do; except Processes and
+GuideCompiler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from antiphon.core.facts import Fact, PromptFailed, PromptReady
-from antiphon.core.message import Credit, Message
 from antiphon.core.plans import (
     CopyBlocks,
     DropMedia,
@@ -139,53 +138,4 @@ class GuideCompiler(Protocol):
     def prepare(self, guide: Guide) -> Callable[[], bool]:
         """Begin, if need be; returns at once what says whether it is over. What is wrong with a guide ends
         the text that begins to follow it."""
-        ...
-
-
-class Connector(Protocol):
-    """One end of a link between two stages, of which each is used by one thread. Nothing here waits, but for
-    fractions of a millisecond for what the peer is just writing.
-
-    Messages of one channel arrive once, in order; between channels no order is promised, so that a large
-    payload holds up nobody else's. Each channel has a window of credit, in messages and bytes, that the
-    receiver gives back with `release`: a receiver that doesn't stops that channel's sender, and both sides'
-    memory stays bounded.
-    """
-
-    def send(self, message: Message) -> None:
-        """Send now, or (what is larger than the credit that is left) as credit comes back, while `poll` is
-        called.
-
-        Raises NoCredit where `can_send` is false, LimitExceeded for a message over the link's limits, and
-        ConnectorClosed as `poll` does.
-        """
-        ...
-
-    def can_send(self, channel: str) -> bool:
-        """There is credit, and nothing of an earlier message waits for more."""
-        ...
-
-    def credit(self, channel: str) -> Credit: ...
-
-    def poll(self) -> list[Message]:
-        """All that has arrived. Takes returned credit in and sends on what waits.
-
-        Raises ConnectorClosed once this end is closed, or the peer has closed and everything it sent was
-        returned; PeerLost, which is one too, if the peer went without saying so.
-        """
-        ...
-
-    def release(self, message: Message) -> None:
-        """The message is consumed: its arrays are not looked at any more (their memory is written anew), and
-        the sender has its credit back. Releasing twice, or after the end, does nothing."""
-        ...
-
-    def fileno(self) -> int:
-        """A file descriptor that is readable while `poll` has something to do: a message, credit, the peer's
-        end, or room for what waits to be sent."""
-        ...
-
-    def close(self, linger_s: float = 0.0) -> None:
-        """The end; twice does nothing. What was sent and has not left yet is dropped, unless the peer takes
-        it within `linger_s`."""
         ...

@@ -14,10 +14,10 @@ import msgspec
 
 from antiphon.core.config import EngineOptions
 from antiphon.core.facts import Fact
-from antiphon.core.message import Array, Message
 from antiphon.core.plans import CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia, Step
 from antiphon.core.sampling import Guide
 from antiphon.runtime.codec import decoder, encode
+from antiphon.runtime.connectors.port import Array, Message
 from antiphon.runtime.messages import Failed, LoadProgress
 
 BODY_BYTES = 64 << 10

@@ -17,7 +17,6 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from antiphon.core.engine_client import COMING_BACK, GONE
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import PersonFact, ResponseRequested, SessionClosed, SessionOpened
 from antiphon.core.model_info import ModelInfo
@@ -25,6 +24,7 @@ from antiphon.core.plans import Output, ResponseEnded, Usage
 from antiphon.core.snapshot import Snapshot
 from antiphon.engine.signals import held_back
 from antiphon.runtime.codec import decoder, encode
+from antiphon.runtime.engine_client import COMING_BACK, GONE
 from antiphon.runtime.messages import (
     Failed,
     FromEngine,
@@ -83,7 +83,7 @@ class Silence:
 
 
 class EngineProcess:
-    """An engine in a process of its own. Implements `core.engine_client.EngineClient`.
+    """An engine in a process of its own. Implements `runtime.engine_client.EngineClient`.
 
     One asyncio task reads what the engine sends, and starts the process again when it has died or hangs,
     unless that happens again and again (`Restarts`); `send` never blocks. Started once, stopped once. A
@@ -115,7 +115,7 @@ class EngineProcess:
         self._alive = False
         self._num_lives = 0
 
-    # -- core.engine_client.EngineClient -------------------------------------------------------------
+    # -- runtime.engine_client.EngineClient -------------------------------------------------------------
 
     @property
     def alive(self) -> bool:

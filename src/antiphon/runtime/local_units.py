@@ -9,11 +9,11 @@ from functools import partial
 import msgspec
 
 from antiphon.core.facts import Fact, MediaArrived, PayloadArrived
-from antiphon.core.message import Message
 from antiphon.core.plans import ArStep, CopyBlocks, DropMedia, DropPayload, Handoff, MoveBlocks, SendMedia
 from antiphon.engine.features import Features
 from antiphon.engine.load import LoadedUnits
 from antiphon.runtime.codec import encode
+from antiphon.runtime.connectors.port import Message
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
 from antiphon.runtime.ipc_messages import (
     PARCELS,

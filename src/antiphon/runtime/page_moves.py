@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import torch
 
 from antiphon.core.facts import CopyDone, CopyFailed, Fact
-from antiphon.core.message import Message
 from antiphon.core.plans import MoveBlocks
 from antiphon.engine.kv_pool import KvPool
 from antiphon.runtime.codec import encode
+from antiphon.runtime.connectors.port import Message
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
 from antiphon.runtime.ipc_messages import PAGES, Pages
 

@@ -6,8 +6,7 @@ import contextlib
 from collections import deque
 
 from antiphon.core.errors import ConnectorClosed
-from antiphon.core.message import Message
-from antiphon.core.ports import Connector
+from antiphon.runtime.connectors.port import Connector, Message
 
 
 class QueuedLink:

@@ -18,10 +18,10 @@ import msgspec
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.facts import Fact, UnitLost, UnitReady
-from antiphon.core.message import Message
 from antiphon.engine.signals import held_back
 from antiphon.runtime.codec import encode
 from antiphon.runtime.connectors import shared_memory, tcp
+from antiphon.runtime.connectors.port import Message
 from antiphon.runtime.ipc_messages import (
     ORDERS,
     WORDS,

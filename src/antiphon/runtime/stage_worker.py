@@ -20,11 +20,11 @@ import msgspec
 
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
-from antiphon.core.message import Message
 from antiphon.core.plans import Step
 from antiphon.engine.load import LoadedUnits, Progress, give_back, load_units, open_source
 from antiphon.engine.signals import leave_to_parent
 from antiphon.runtime.connectors import shared_memory, tcp
+from antiphon.runtime.connectors.port import Message
 from antiphon.runtime.ipc_messages import (
     FACTS,
     Begin,

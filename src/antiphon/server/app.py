@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Scope
 
-from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, ProtocolError
 from antiphon.models.detokenise import detokenisers_of
+from antiphon.runtime.engine_client import EngineClient
 from antiphon.server import (
     advisories,
     chat,

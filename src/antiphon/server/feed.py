@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from antiphon.core.engine_client import EngineClient
 from antiphon.core.snapshot import Snapshot
+from antiphon.runtime.engine_client import EngineClient
 
 
 def seen_by(snapshot: Snapshot, owns: Callable[[str], bool]) -> Snapshot:

@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from antiphon.core.engine_client import EngineClient
 from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised, TurnForeseen
 from antiphon.core.plans import (
     AudioOut,
@@ -22,6 +21,7 @@ from antiphon.core.plans import (
 )
 from antiphon.core.snapshot import Snapshot
 from antiphon.core.units import WIRE_SAMPLE_RATE_HZ
+from antiphon.runtime.engine_client import EngineClient
 from antiphon.server.pressure import Pressure
 
 FLOAT_BYTES = 4

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 from fastapi import APIRouter, Response, WebSocket, WebSocketDisconnect
 
-from antiphon.core.engine_client import EngineClient
 from antiphon.core.errors import AntiphonError, LimitExceeded, ProtocolError, SessionGone
 from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised
 from antiphon.core.ids import IdSource
 from antiphon.core.plans import AdvisoryAnswered, Output
 from antiphon.core.sampling import Guide
+from antiphon.runtime.engine_client import EngineClient
 from antiphon.server.admission import REALTIME_SUBPROTOCOL, check_socket, http_error, subprotocols
 from antiphon.server.event_queue import EventQueue
 from antiphon.server.gate import Tier

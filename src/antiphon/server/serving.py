@@ -16,12 +16,12 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from antiphon.core.counted import counted
-from antiphon.core.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.core.errors import Overloaded, Unavailable
 from antiphon.core.facts import ResponseRequested
 from antiphon.core.ids import IdSource
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import AdvisoryAnswered
+from antiphon.runtime.engine_client import COMING_BACK, GONE, EngineClient
 from antiphon.server.fetch import MediaFetcher
 from antiphon.server.gate import GatedEngine, Tier
 from antiphon.server.guides import GuideCheck

@@ -1,4 +1,4 @@
-"""The contract of core.ports.Connector, held by every kind of connector."""
+"""The contract of runtime.connectors.port.Connector, held by every kind of connector."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from antiphon.core.errors import ConnectorClosed, LimitExceeded, NoCredit, PeerLost
-from antiphon.core.message import DTYPE_BYTES, Array, Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors.limits import MIB, LinkLimits
+from antiphon.runtime.connectors.port import DTYPE_BYTES, Array, Connector, Message
 from antiphon.runtime.connectors.tensors import array_of, tensor_of
 from fakes.links import KINDS, WAIT_S, drain, link, readable, receive
 

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from antiphon.core.errors import ConnectorClosed, PeerLost
-from antiphon.core.message import Array, Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import shared_memory, tcp
+from antiphon.runtime.connectors.port import Array, Connector, Message
 from fakes.links import SECRET, drain, readable
 
 FAR_END = Path(__file__).parents[2] / "fakes" / "far_end.py"

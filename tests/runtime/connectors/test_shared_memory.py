@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError, PeerLost
-from antiphon.core.message import Array, Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import arena as arenas
 from antiphon.runtime.connectors import shared_memory
 from antiphon.runtime.connectors.arena import Arena, new_memory
 from antiphon.runtime.connectors.frames import SOON, Garbled
 from antiphon.runtime.connectors.limits import MIB, LinkLimits
+from antiphon.runtime.connectors.port import Array, Connector, Message
 from antiphon.runtime.connectors.stream import StreamConnector
 from fakes.links import readable, receive
 

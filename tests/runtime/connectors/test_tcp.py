@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.core.errors import ConfigError, PeerLost
-from antiphon.core.message import Message
-from antiphon.core.ports import Connector
 from antiphon.runtime.connectors import tcp
 from antiphon.runtime.connectors.frames import Opening, Part, Returned, pack
 from antiphon.runtime.connectors.limits import LinkLimits
+from antiphon.runtime.connectors.port import Connector, Message
 from antiphon.runtime.connectors.stream import StreamConnector
 from fakes.links import SECRET, drain, link, receive
 

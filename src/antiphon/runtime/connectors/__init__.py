@@ -1,4 +1,4 @@
-"""Links between stages: `core.ports.Connector`, carried out in shared memory and over TCP.
+"""Links between stages: `runtime.connectors.port.Connector`, carried out in shared memory and over TCP.
 
 A link has two ends; each is used by one thread, and no call waits (but `poll`, for a fraction of a
 millisecond, while the peer copies a long body). How to join them:

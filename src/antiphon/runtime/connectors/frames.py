@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from antiphon.core.message import num_bytes
+from antiphon.runtime.connectors.port import num_bytes
 
 PREFIX = struct.Struct("<IQ")
 ALIGN = 64

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.message import Array, Message
 from antiphon.runtime.connectors.frames import Garbled, Opening, Part, Returned, spread
 from antiphon.runtime.connectors.limits import LinkLimits
+from antiphon.runtime.connectors.port import Array, Message
 
 
 @dataclass(slots=True)

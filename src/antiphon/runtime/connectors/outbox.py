@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from antiphon.core.errors import LimitExceeded, NoCredit
-from antiphon.core.message import Credit, Message
 from antiphon.runtime.connectors.arena import Arena
 from antiphon.runtime.connectors.frames import ALIGN, SOON, Garbled, Opening, Part, Returned, pack, spread
 from antiphon.runtime.connectors.limits import LinkLimits
+from antiphon.runtime.connectors.port import Credit, Message
 
 ARENA_FROM_BYTES = 32 << 10
 """Smaller pieces go over the socket: two short copies are cheaper than a place to give back."""

@@ -10,12 +10,12 @@ from collections import deque
 from itertools import islice
 
 from antiphon.core.errors import ConnectorClosed, PeerLost
-from antiphon.core.message import Credit, Message
 from antiphon.runtime.connectors.arena import Arena
 from antiphon.runtime.connectors.frames import SOON, Bye, Garbled, Head, Opening, Part, Returned, Soon, pack
 from antiphon.runtime.connectors.inbox import Inbox
 from antiphon.runtime.connectors.limits import LinkLimits
 from antiphon.runtime.connectors.outbox import LinkOutbox
+from antiphon.runtime.connectors.port import Credit, Message
 from antiphon.runtime.connectors.reader import FrameReader
 
 QUEUE_BYTES = 1 << 20
@@ -28,7 +28,7 @@ HEAD_ROOM_BYTES = 64 << 10
 
 
 class StreamConnector:
-    """Implements `core.ports.Connector`. Owns the socket.
+    """Implements `port.Connector`. Owns the socket.
 
     arena   where this end puts large bodies for the peer
     shared  where the peer puts them
@@ -56,7 +56,7 @@ class StreamConnector:
         self._selector = selectors.DefaultSelector()
         self._selector.register(connection, selectors.EVENT_READ)
 
-    # -- core.ports.Connector ------------------------------------------------------------------------
+    # -- port.Connector ------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
         self._check_open()

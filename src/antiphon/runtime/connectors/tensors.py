@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from antiphon.core.message import DTYPE_BYTES, Array
+from antiphon.runtime.connectors.port import DTYPE_BYTES, Array
 
 
 def array_of(tensor: Tensor) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.core.message import Array, num_bytes
+from antiphon.runtime.connectors.port import Array, num_bytes
 
 
 def test_an_array_is_a_view() -> None:

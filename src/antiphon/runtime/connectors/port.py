@@ -1,10 +1,11 @@
-"""What crosses a connector: a message on a channel, with arrays beside its header."""
+"""A connector as others see it: one end of a link, and what crosses it, messages on channels with arrays
+beside their headers. Its contract tests run on every kind of connector."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -83,3 +84,52 @@ class Credit(msgspec.Struct, frozen=True):
 
     num_messages: int
     num_bytes: int
+
+
+class Connector(Protocol):
+    """One end of a link between two stages, of which each is used by one thread. Nothing here waits, but for
+    fractions of a millisecond for what the peer is just writing.
+
+    Messages of one channel arrive once, in order; between channels no order is promised, so that a large
+    payload holds up nobody else's. Each channel has a window of credit, in messages and bytes, that the
+    receiver gives back with `release`: a receiver that doesn't stops that channel's sender, and both sides'
+    memory stays bounded.
+    """
+
+    def send(self, message: Message) -> None:
+        """Send now, or (what is larger than the credit that is left) as credit comes back, while `poll` is
+        called.
+
+        Raises NoCredit where `can_send` is false, LimitExceeded for a message over the link's limits, and
+        ConnectorClosed as `poll` does.
+        """
+        ...
+
+    def can_send(self, channel: str) -> bool:
+        """There is credit, and nothing of an earlier message waits for more."""
+        ...
+
+    def credit(self, channel: str) -> Credit: ...
+
+    def poll(self) -> list[Message]:
+        """All that has arrived. Takes returned credit in and sends on what waits.
+
+        Raises ConnectorClosed once this end is closed, or the peer has closed and everything it sent was
+        returned; PeerLost, which is one too, if the peer went without saying so.
+        """
+        ...
+
+    def release(self, message: Message) -> None:
+        """The message is consumed: its arrays are not looked at any more (their memory is written anew), and
+        the sender has its credit back. Releasing twice, or after the end, does nothing."""
+        ...
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable while `poll` has something to do: a message, credit, the peer's
+        end, or room for what waits to be sent."""
+        ...
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """The end; twice does nothing. What was sent and has not left yet is dropped, unless the peer takes
+        it within `linger_s`."""
+        ...
