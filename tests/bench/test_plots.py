@@ -20,7 +20,7 @@ from antiphon.bench.plots.gantt import busiest, draw_gantt
 from antiphon.bench.plots.kv import draw_kv
 from antiphon.bench.plots.perfetto import write_perfetto
 from antiphon.bench.plots.timeline import draw_timeline
-from antiphon.bench.trace import KvSample, ResponseSpan, StepBar, Trace, Work
+from antiphon.bench.trace import KvSample, ResponseSpan, StepBar, StepWork, Trace
 from antiphon.cli import app
 from antiphon.core.errors import ConfigError
 from antiphon.metrics.names import Figure
@@ -52,7 +52,7 @@ def is_drawn(path: Path) -> bool:
     return pixels.shape[0] > 300 and float(pixels[..., :3].std()) > 0.05
 
 
-def step(number: int, stage: str, start_s: float, end_s: float, work: Work, **more: Any) -> StepBar:
+def step(number: int, stage: str, start_s: float, end_s: float, work: StepWork, **more: Any) -> StepBar:
     return StepBar(stage, number, start_s, end_s, work, "why", 1, 3, **more)
 
 

@@ -16,7 +16,7 @@ from antiphon.wire.tool_calls import (
     Arguments,
     CallBegun,
     CallEnded,
-    Piece,
+    ParsedPiece,
     Text,
     ToolCallParser,
     call_parser,
@@ -29,7 +29,7 @@ ARGUMENTS = '{"a": "}<tool_call>\\"{", "b": [{}]}'
 COMPLETE = [CallBegun("f"), Arguments(ARGUMENTS), CallEnded(True)]
 
 
-def parsed(*chunks: str) -> list[Piece]:
+def parsed(*chunks: str) -> list[ParsedPiece]:
     parser = ToolCallParser()
     pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
     return joined([*pieces, *parser.flush()])
@@ -72,7 +72,7 @@ def parsed(*chunks: str) -> list[Piece]:
         ("<tool_call>" + "a" * 2 * MAX_HEAD_CHARS, [Text("<tool_call>" + "a" * 2 * MAX_HEAD_CHARS)]),
     ],
 )
-def test_pieces(text: str, pieces: list[Piece] | None) -> None:
+def test_pieces(text: str, pieces: list[ParsedPiece] | None) -> None:
     assert parsed(text) == ([Text(text)] if pieces is None else pieces)
 
 
@@ -187,7 +187,7 @@ OTHER = '{"name": "Ann Lee", "arguments": {"for": "a {"}, "verdict": "no"}'
 """An answer, since it names no tool."""
 
 
-def bare(*chunks: str) -> list[Piece]:
+def bare(*chunks: str) -> list[ParsedPiece]:
     parser = call_parser(["f"], json_calls=True)
     pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
     return joined([*pieces, *parser.flush()])
@@ -224,7 +224,7 @@ def bare(*chunks: str) -> list[Piece]:
         ('{"name": "' + "a" * 2 * MAX_HEAD_CHARS, [Text('{"name": "' + "a" * 2 * MAX_HEAD_CHARS)]),
     ],
 )
-def test_pieces_of_bare_calls(text: str, pieces: list[Piece]) -> None:
+def test_pieces_of_bare_calls(text: str, pieces: list[ParsedPiece]) -> None:
     assert bare(text) == pieces
 
 

@@ -23,7 +23,7 @@ from antiphon.latency.shapes import (
 )
 
 GIB = 2**30
-What = Literal["weights", "KV", "codec state", "work space"]
+MemoryUse = Literal["weights", "KV", "codec state", "work space"]
 
 CONV_STATE_ELEMENTS = 250_000
 """Of a vocoder's stream, beside its KV (about 1 MB in fp32)."""
@@ -82,11 +82,11 @@ def shape_parameters(shape: StageShape) -> int:
             return int(shape.weights)
 
 
-def parts(facts: ModelFacts, stage: str, dtype: str, load: UnitSizes) -> dict[What, int]:
+def parts(facts: ModelFacts, stage: str, dtype: str, load: UnitSizes) -> dict[MemoryUse, int]:
     """Bytes of one unit, by what they are for."""
     shape = facts.shape.stages.get(stage)
     element = max(ELEMENT_BYTES[dtype], 4) if shape is None else element_bytes(shape, dtype)
-    found: dict[What, int] = {"weights": facts.parameters[stage] * element}
+    found: dict[MemoryUse, int] = {"weights": facts.parameters[stage] * element}
     match shape:
         case None:
             pass

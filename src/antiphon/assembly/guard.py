@@ -25,8 +25,8 @@ from antiphon.assembly.watched import (
     COMPARED,
     HOLDS_UP,
     AnswerListener,
+    EventKey,
     Incident,
-    Key,
     Oversight,
     Watched,
     place_of,
@@ -129,7 +129,7 @@ class Guard(Oversight):
         return incidents
 
     @property
-    def events(self) -> Counter[Key]:
+    def events(self) -> Counter[EventKey]:
         """All that is counted, what policies count themselves (`events`, a dict of numbers) included: behind
         `observed_` for those that are observed, since it did not happen."""
         counts = self.counts.copy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from antiphon.assembly.deployment import Deployment, StageSpec, WrittenDevice
 from antiphon.assembly.footprint import GIB
-from antiphon.core.config import Role, Unit
+from antiphon.core.config import Unit, UnitRole
 from antiphon.core.errors import nearest, no_such
 from antiphon.core.graph import Stage, StageKind
 from antiphon.latency.roofline import hardware_memory_gib, hardware_names
@@ -112,7 +112,7 @@ def _units(deployment: Deployment, stage: str, devices: list[str]) -> list[Unit]
     ]
 
 
-def _role(spec: StageSpec, index: int) -> Role:
+def _role(spec: StageSpec, index: int) -> UnitRole:
     if not spec.prefill:
         return "both"
     return "prefill" if index < spec.prefill else "decode"

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from antiphon.assembly.deployment import Deployment, StageSizes, WrittenEdge
-from antiphon.assembly.footprint import GIB, ModelFacts, UnitSizes, What, kv_token_bytes, parts
+from antiphon.assembly.footprint import GIB, MemoryUse, ModelFacts, UnitSizes, kv_token_bytes, parts
 from antiphon.assembly.placement import Placement
 from antiphon.core.config import EngineOptions, Unit
 from antiphon.core.graph import StageGraph, StageKind
 from antiphon.latency.shapes import DecoderShape
 
-Memory = Mapping[str, Mapping[What, int]]
+Memory = Mapping[str, Mapping[MemoryUse, int]]
 USUAL = EngineOptions().of("")
 SIZES = {StageKind.ENCODER: (), StageKind.CODEC: ("max_rows",), StageKind.AR: tuple(StageSizes.model_fields)}
 """What of them a unit of the kind has."""
@@ -54,11 +54,11 @@ class Sizing:
             self.deployment.limits.session.max_image_pixels,
         )
 
-    def memory(self, sizes: Mapping[str, Mapping[str, int]]) -> dict[str, dict[What, int]]:
+    def memory(self, sizes: Mapping[str, Mapping[str, int]]) -> dict[str, dict[MemoryUse, int]]:
         """Bytes of each unit. Decoders of one stage share their weights in a process."""
         model = self.model
         assert model is not None, "nobody asks for the memory of a model that is not known"
-        found: dict[str, dict[What, int]] = {}
+        found: dict[str, dict[MemoryUse, int]] = {}
         loaded: set[tuple[str, str, str]] = set()
         for unit in self.placement.units:
             there = self.placement.torch_device(unit)

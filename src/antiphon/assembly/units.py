@@ -8,7 +8,7 @@ from itertools import count
 
 from antiphon.assembly.preset import Preset
 from antiphon.assembly.times import NodeTimes
-from antiphon.core.config import EncoderConfig, NodeConfig, Role, Unit
+from antiphon.core.config import EncoderConfig, NodeConfig, Unit, UnitRole
 from antiphon.core.errors import ConfigError
 from antiphon.core.graph import Stage, StageGraph, StageKind
 from antiphon.flow.stages import Scheduler
@@ -51,7 +51,7 @@ def units_of(graph: StageGraph, config: NodeConfig) -> tuple[Unit, ...]:
     return tuple(order) if config.encoder else (NO_ENCODER, *order)
 
 
-def _check_roles(stage: Stage, roles: set[Role]) -> None:
+def _check_roles(stage: Stage, roles: set[UnitRole]) -> None:
     """Blocks and KV groups are the stage's, so they are the same wherever KV is moved to."""
     if roles == {"both"}:
         return

@@ -29,7 +29,7 @@ COMPARED = "agreed", "differed"
 HOLDS_UP = "step", "pace", "device"
 """Decisions by which a stage can stand still."""
 
-Key = tuple[str, str, str]
+EventKey = tuple[str, str, str]
 """(unit, policy, event)"""
 
 
@@ -67,7 +67,7 @@ class Oversight:
     ) -> None:
         """stopwatch: seconds of any clock; None: nothing is timed."""
         self.listener = listener
-        self.counts: Counter[Key] = Counter()
+        self.counts: Counter[EventKey] = Counter()
         self.inner_s = 0.0
         """Of what is being timed, the seconds of others that were asked by it."""
         self.urgency: dict[str, int | None] = {}

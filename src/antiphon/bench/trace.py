@@ -15,7 +15,7 @@ from antiphon.metrics.names import Metric
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import Entry, read_record, without_media
 
-Work = Literal["prefill", "prefill + decode", "decode", "codec", "encode"]
+StepWork = Literal["prefill", "prefill + decode", "decode", "codec", "encode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class StepBar:
     step: int
     start_s: float
     end_s: float
-    work: Work
+    work: StepWork
     reason: str
     rows: int
     tokens: int
@@ -170,12 +170,12 @@ class _Reader:
         self._ended_s = now
 
 
-def _work(step: Step) -> tuple[Work, int, int]:
+def _work(step: Step) -> tuple[StepWork, int, int]:
     """What a step does, for how many rows, over how many tokens (frames, media)."""
     match step:
         case ArStep():
             num_long = int((step.counts > 1).sum())
-            work: Work = "decode" if not num_long else "prefill + decode"
+            work: StepWork = "decode" if not num_long else "prefill + decode"
             if num_long == len(step.rows):
                 work = "prefill"
             return work, len(step.rows), int(step.counts.sum())

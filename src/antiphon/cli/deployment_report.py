@@ -9,7 +9,7 @@ from typing import cast
 from rich.console import Console
 from rich.table import Table
 
-from antiphon.assembly.footprint import What
+from antiphon.assembly.footprint import MemoryUse
 from antiphon.assembly.placement import Machine
 from antiphon.assembly.resolve import Resolved
 from antiphon.assembly.session_size import session_size
@@ -20,7 +20,7 @@ from antiphon.core.graph import StageKind
 from antiphon.stage.beside import LEAD_SHARE, LEAST_S, USUAL_S
 from antiphon.workload.load import find
 
-WHATS: tuple[What, ...] = ("weights", "KV", "codec state", "work space")
+WHATS: tuple[MemoryUse, ...] = ("weights", "KV", "codec state", "work space")
 Row = Sequence[str]
 
 

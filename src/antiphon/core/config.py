@@ -97,7 +97,7 @@ class EncoderConfig(msgspec.Struct, frozen=True):
     cached_media: int = 64
 
 
-Role = Literal["both", "prefill", "decode"]
+UnitRole = Literal["both", "prefill", "decode"]
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class Unit(msgspec.Struct, frozen=True):
     stage: str
     device: str = ""
     process: str = ""
-    role: Role = "both"
+    role: UnitRole = "both"
 
 
 class PolicyChoice(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon.core.config import Role, Unit
+from antiphon.core.config import Unit, UnitRole
 from antiphon.core.errors import LimitExceeded
 from antiphon.core.facts import StagePrompt
 from antiphon.core.plans import StagePrepared
@@ -171,7 +171,7 @@ class Stages:
         return True
 
     def _choose(
-        self, session: str, stage: str, now: float, settles: bool, role: Role = "prefill"
+        self, session: str, stage: str, now: float, settles: bool, role: UnitRole = "prefill"
     ) -> str | None:
         units = (self.units[name] for name in self.ar if name not in self.lost)
         names = [unit.name for unit in units if unit.stage == stage and unit.role in (role, "both")]

@@ -59,11 +59,11 @@ class Heard:
     """Tokens of its text that are over, and after how many samples, word by word."""
 
 
-Flight = tuple[tuple[int, int], ...]
+CodecFlight = tuple[tuple[int, int], ...]
 """Requests of a step in flight, and frames of each."""
 
 
-class CodecScheduler(Chooser[Listed, Flight]):
+class CodecScheduler(Chooser[Listed, CodecFlight]):
     """Gathers frames into the edge's chunks: the first one small, so that sound starts early.
 
     A windowed codec holds sound back until it is told the end, so every stream of it ends with a step. One

@@ -24,7 +24,7 @@ from antiphon.wire.outputs import CallItem, MessageItem
 from antiphon.wire.ports import AudioEncoder, Detokeniser
 from antiphon.wire.response import ResponseSpec, response_object
 from antiphon.wire.spoken import Spoken
-from antiphon.wire.tool_calls import Arguments, CallBegun, CallEnded, Piece, Text, call_parser
+from antiphon.wire.tool_calls import Arguments, CallBegun, CallEnded, ParsedPiece, Text, call_parser
 
 
 class ReplyPhase(Enum):
@@ -125,10 +125,10 @@ class OpenReply:
             return []
         return self._pieces([Text(text)] if self._parser is None else self._parser.push(text))
 
-    def _pieces(self, pieces: list[Piece]) -> list[Payload]:
+    def _pieces(self, pieces: list[ParsedPiece]) -> list[Payload]:
         return [event for piece in pieces for event in self._piece(piece)]
 
-    def _piece(self, piece: Piece) -> list[Payload]:
+    def _piece(self, piece: ParsedPiece) -> list[Payload]:
         match piece:
             case Text():
                 events = [] if self._message is not None else self._open_message()

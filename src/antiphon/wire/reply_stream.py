@@ -205,7 +205,7 @@ class ReplyStream:
             self._num_called = len(self.token_ids)
         return self._pieces(found)
 
-    def _pieces(self, found: list[tool_calls.Piece]) -> list[Piece]:
+    def _pieces(self, found: list[tool_calls.ParsedPiece]) -> list[Piece]:
         pieces: list[Piece] = []
         for each in found:
             match each:

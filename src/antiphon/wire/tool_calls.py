@@ -70,7 +70,7 @@ class CallEnded:
     is_complete: bool
 
 
-Piece = Text | CallBegun | Arguments | CallEnded
+ParsedPiece = Text | CallBegun | Arguments | CallEnded
 
 
 class _At(Enum):
@@ -99,10 +99,10 @@ class ToolCallParser:
         """Is the text inside a call whose name is known?"""
         return self._at in (_At.ARGUMENTS, _At.TAIL)
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[ParsedPiece]:
         return joined(piece for char in text for piece in self._step(char))
 
-    def flush(self) -> list[Piece]:
+    def flush(self) -> list[ParsedPiece]:
         """What is left when no text follows."""
         at, held, self._held = self._at, self._held, ""
         match at:
@@ -116,7 +116,7 @@ class ToolCallParser:
             case _At.TAIL:
                 return []
 
-    def _step(self, char: str) -> list[Piece]:
+    def _step(self, char: str) -> list[ParsedPiece]:
         match self._at:
             case _At.TEXT:
                 return self._text(char)
@@ -127,7 +127,7 @@ class ToolCallParser:
             case _At.TAIL:
                 return self._tail(char)
 
-    def _text(self, char: str) -> list[Piece]:
+    def _text(self, char: str) -> list[ParsedPiece]:
         if self._after_call and char.isspace() and not self._held:
             return []
         held = self._held + char
@@ -163,11 +163,11 @@ class ToolCallParser:
         found = head.fullmatch(self._held) if self._num_braces == 2 else None
         return _loaded(found[1]) if found else None
 
-    def _call(self, name: str) -> list[Piece]:
+    def _call(self, name: str) -> list[ParsedPiece]:
         self._held, self._lead, self._at, self._depth = "", "", _At.ARGUMENTS, 1
         return [CallBegun(name), Arguments("{")]
 
-    def _head(self, char: str) -> list[Piece]:
+    def _head(self, char: str) -> list[ParsedPiece]:
         self._held += char
         name = self._called(char, _HEAD)
         if name is not None:
@@ -181,7 +181,7 @@ class ToolCallParser:
             return self._as_text(body)
         return []
 
-    def _whole(self, body: str, close: str) -> list[Piece]:
+    def _whole(self, body: str, close: str) -> list[ParsedPiece]:
         """A call whose end was there before its arguments could be streamed: members in another order, or
         arguments that are no object."""
         call: Any = _loaded(body)
@@ -193,11 +193,11 @@ class ToolCallParser:
         self._lead, self._at, self._after_call = "", _At.TEXT, True
         return [CallBegun(name), Arguments(arguments), CallEnded(True)]
 
-    def _as_text(self, body: str) -> list[Piece]:
+    def _as_text(self, body: str) -> list[ParsedPiece]:
         lead, self._lead, self._at, self._after_call = self._lead, "", _At.TEXT, False
         return [Text(lead + OPEN + body)]
 
-    def _arguments(self, char: str) -> list[Piece]:
+    def _arguments(self, char: str) -> list[ParsedPiece]:
         if not self._closes(char):
             return [Arguments(char)]
         self._at = _At.TAIL
@@ -214,7 +214,7 @@ class ToolCallParser:
             self._depth += (char in "{[") - (char in "}]")
         return not self._depth
 
-    def _tail(self, char: str) -> list[Piece]:
+    def _tail(self, char: str) -> list[ParsedPiece]:
         self._held = (self._held + char)[-len(CLOSE) :]
         if self._held.endswith(CLOSE):
             self._held, self._at, self._after_call = "", _At.TEXT, True
@@ -236,7 +236,7 @@ class BareCallParser(ToolCallParser):
         self._num_quotes = 0
         """In the head, while its first key may be none of a call's."""
 
-    def _text(self, char: str) -> list[Piece]:
+    def _text(self, char: str) -> list[ParsedPiece]:
         if not self._may_call:
             return [Text(char)]
         if char == "{":
@@ -253,7 +253,7 @@ class BareCallParser(ToolCallParser):
         text, self._held = self._held, ""
         return [Text(text)]
 
-    def _head(self, char: str) -> list[Piece]:
+    def _head(self, char: str) -> list[ParsedPiece]:
         self._held += char
         name = self._called(char, _BARE_HEAD)
         if name is not None and name in self._names:
@@ -270,7 +270,7 @@ class BareCallParser(ToolCallParser):
         self._num_quotes += char == '"'
         return self._num_quotes != 1 and _NO_HEAD.match(self._held) is not None
 
-    def _whole(self, body: str, close: str) -> list[Piece]:
+    def _whole(self, body: str, close: str) -> list[ParsedPiece]:
         loaded: Any = _loaded(body)
         call: dict[str, Any] = loaded if isinstance(loaded, dict) else {}  # pyright: ignore
         name, given = call.get("name"), call.get("parameters", call.get("arguments"))
@@ -279,12 +279,12 @@ class BareCallParser(ToolCallParser):
         self._held, self._lead, self._at, self._after_call = "", "", _At.TEXT, True
         return [CallBegun(name), Arguments(json.dumps(given, ensure_ascii=False)), CallEnded(True)]
 
-    def _as_text(self, body: str) -> list[Piece]:
+    def _as_text(self, body: str) -> list[ParsedPiece]:
         lead, self._held, self._lead = self._lead, "", ""
         self._at, self._may_call = _At.TEXT, False
         return [Text(lead + body)]
 
-    def _tail(self, char: str) -> list[Piece]:
+    def _tail(self, char: str) -> list[ParsedPiece]:
         """The rest of the object in which the arguments were."""
         self._depth = self._depth or 1
         if self._closes(char):
@@ -297,9 +297,9 @@ def call_parser(names: Collection[str], *, json_calls: bool) -> ToolCallParser:
     return BareCallParser(names) if json_calls else ToolCallParser()
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
+def joined(pieces: Iterable[ParsedPiece]) -> list[ParsedPiece]:
     """Neighbouring texts, and neighbouring arguments, as one."""
-    whole: list[Piece] = []
+    whole: list[ParsedPiece] = []
     for piece in pieces:
         last = whole[-1] if whole else None
         if isinstance(piece, Text) and isinstance(last, Text):
