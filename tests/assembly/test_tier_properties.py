@@ -155,17 +155,17 @@ class Read(Returning):
 
 @pytest.mark.timeout(600)
 def test_people_come_back_and_what_they_have_left_to_read_decides() -> None:
-    run_state_machine_as_test(Read, settings=live(7, 40))
+    run_state_machine_as_test(Read, settings=live(5, 40))
 
 
 @pytest.mark.timeout(600)
 def test_people_come_back_and_what_they_hear_decides() -> None:
-    run_state_machine_as_test(Listened, settings=live(7, 40))
+    run_state_machine_as_test(Listened, settings=live(5, 40))
 
 
 @pytest.mark.timeout(600)
 def test_people_come_back() -> None:
-    run_state_machine_as_test(Returning, settings=live(10, 40))
+    run_state_machine_as_test(Returning, settings=live(6, 40))
 
 
 @pytest.mark.slow

@@ -285,7 +285,7 @@ MOVES = st.lists(
 
 @pytest.mark.parametrize("preset", ["baseline", "fcfs", "liveserve", "tokenflow"])
 @pytest.mark.parametrize("depth", [0, 1])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(moves=MOVES, blocks=st.sampled_from([32, 200]), host_blocks=st.sampled_from([0, 100]))
 def test_no_step_reads_ahead_while_a_reply_is_being_made(
     depth: int,
