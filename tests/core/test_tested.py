@@ -1,10 +1,12 @@
 """Each module of the deciding half has a file of tests in its own room: by its name, or one that imports it,
-or the one below that drives it.
+or the one below that drives it. No new test sleeps.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 import antiphon
@@ -30,6 +32,21 @@ DRIVEN = {
     "workload/test_traces.py": "trace_json",
 }
 """What a file of tests drives through its room's door."""
+SLEEP = re.compile(r"\b(?:time|asyncio)\.sleep\((?!0\))")
+SLEEPS = {
+    "bench": 7,
+    "clients": 3,
+    "corpus": 1,
+    "engine": 3,
+    "exactness": 2,
+    "fakes": 2,
+    "runtime": 15,
+    "server": 17,
+    "test_cli.py": 2,
+    "test_real_storms.py": 4,
+    "test_stage_lost.py": 2,
+}
+"""Where tests wait in real time: most look again and again at what another process does."""
 
 
 def test_each_module_has_its_tests() -> None:
@@ -52,3 +69,11 @@ def test_plain_modules_decide_nothing() -> None:
     for module in PLAIN.split():
         tree = ast.parse((HOUSE / f"{module}.py").read_text())
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.If | ast.For | ast.While)], module
+
+
+def test_no_new_test_sleeps() -> None:
+    """A fake clock jumps, and an event is waited for."""
+    found = Counter[str]()
+    for file in TESTS.rglob("*.py"):
+        found[file.relative_to(TESTS).parts[0]] += len(SLEEP.findall(file.read_text()))
+    assert not found - Counter(SLEEPS)
