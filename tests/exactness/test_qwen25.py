@@ -10,6 +10,7 @@ from antiphon import Omni, Request, Sampling
 from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import Unit
 from antiphon.core.conversation import Item
+from antiphon.models.qwen2_5_omni import flow
 from antiphon.runtime.omni import Content
 from exactness.conftest import World, mixed_contents, user
 from exactness.oracle import Expected
@@ -30,6 +31,18 @@ def world25(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return World(
         path, omni, Oracle25(path, omni.engine.prompter), mixed_contents(request.param), request.param
     )
+
+
+@pytest.fixture
+def sound() -> None:
+    """Of tests that compare it with the reference's."""
+
+
+@pytest.fixture(autouse=True)
+def flow_in_one_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From noise to sound at once, where no more is asked of it than its length."""
+    if "sound" not in request.fixturenames:
+        monkeypatch.setattr(flow, "NUM_TIMES", 2)
 
 
 def check(said: Said, expected: Expected, eos: int) -> None:
@@ -234,6 +247,7 @@ SPOKEN = {
 }
 
 
+@pytest.mark.usefixtures("sound")
 def test_windows_sound_like_the_whole(world25: World) -> None:
     """The first sound comes before the last code; no sample differs by more than 16 bits would show."""
     talk = world25.talk()
@@ -252,6 +266,7 @@ def test_windows_sound_like_the_whole(world25: World) -> None:
         np.testing.assert_allclose(said.wav, whole, atol=1e-3)
 
 
+@pytest.mark.usefixtures("sound")
 def test_one_window_is_the_reference(world25: World) -> None:
     """Without anything cut off, what is left is the rounding of fp32; a voice changes the sound."""
     model = world25.omni.engine.executors["token2wav"]._model
