@@ -35,6 +35,7 @@ def test_without_a_session_all_are_listed(short: str) -> None:
     assert "session turns TTFP s TTFT s waited s held s preempted evicted fetched cut unheard s" in said
     assert "talker-4 1 0.473 – " in said
     assert "talker-7" in said
+    assert "ends in the middle" not in said
 
 
 def test_of_replies_in_text_the_first_text_is_told(tmp_path: Path) -> None:
@@ -86,11 +87,11 @@ def test_a_story_that_is_not_the_runs_is_said_to_be_none(monkeypatch: pytest.Mon
     assert "decisions differ from the record" in explained(short)
 
 
-def test_a_record_that_ends_too_early_is_said_to(short: str) -> None:
-    assert "ends in the middle" not in explained(short)
-    whole = Path(short).read_bytes()
-    Path(short).write_bytes(whole[: len(whole) // 2])
-    assert "the record ends in the middle of a decision" in explained(short)
+def test_a_record_that_ends_too_early_is_said_to(tmp_path: Path) -> None:
+    record = Path(unpacked("sim-idle-baseline", tmp_path))
+    whole = record.read_bytes()
+    record.write_bytes(whole[: len(whole) // 2])
+    assert "the record ends in the middle of a decision" in explained(str(record))
 
 
 def test_what_is_held_on_purpose_is_not_waited_for(tmp_path: Path) -> None:

@@ -223,20 +223,15 @@ def test_plans(tmp_path: Path) -> None:
     assert "conversations at a time hold the bounds." in shown
     assert "Shortest was" in shown
     assert "4 conversations:" in said
+    assert "assumes 2 × H200: encoders+thinker on 0, talker+code2wav on 1" in said
+    assert "trying 4 conversations" in said
+    assert ", about " in said, "what is left of it"
+    assert "; at most " in said
     status, shown, _ = run(*args, "--most", "4", "--json")
     result = json.loads(shown)
     assert status == (0 if result["conversations"] else 1)
     assert result["tried"][0]["conversations"] == 4
     assert run("plan", "--hardware", "abacus")[0] == 2
-
-
-def test_plan_says_what_it_tries_and_what_is_left_of_it(tmp_path: Path) -> None:
-    slow = with_steps_of(0.03, tmp_path)
-    _, _, said = run("plan", "--duration", "15", "--hardware", slow, "--first", "4")
-    assert "assumes 2 × H200: encoders+thinker on 0, talker+code2wav on 1" in said
-    assert "trying 4 conversations" in said
-    assert ", about " in said
-    assert "; at most " in said
 
 
 @pytest.mark.parametrize(

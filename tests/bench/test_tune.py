@@ -409,7 +409,7 @@ def command(*words: str) -> Result:
 
 
 def test_the_command_writes_a_preset_that_others_take(tmp_path: Path) -> None:
-    words = ["--workload", "readers", "--rate", "2", "--duration", "60", "--hardware", "a6000"]
+    words = ["--workload", "readers", "--rate", "2", "--duration", "30", "--hardware", "a6000"]
     words += ["--model", "llama-3-8b", "--stages", "thinker", "--safe-s", "2", "--ratios", ""]
     words += ["--objective", "ttft_s.p90", "--seeds", "1", "--held-out", "2", "--out", str(tmp_path)]
     start, choices = tmp_path / "start.yaml", choices_of("liveserve", "text")

@@ -106,7 +106,7 @@ def test_jitter_is_drawn_from_the_seed() -> None:
 @pytest.mark.parametrize("turns", ["manual", "server_vad"])
 def test_every_response_has_one_end(workload: str, turns: str) -> None:
     """Of a session that was played to its end; and what is left behind in the nodes is nothing."""
-    sessions = 3 if workload == "sharegpt-speech" else 6  # replies are long there
+    sessions = 3 if workload == "sharegpt-speech" else 4  # replies are long there
     settings = {"turn_detection": turns, "load": {"closed": {"concurrency": 3, "sessions": sessions}}}
     if workload == "best-effort":
         settings["load"] = {"open": {"arrivals": {"poisson": {"rate_per_s": 0.5}}, "duration_s": 20.0}}
