@@ -382,7 +382,10 @@ def test_models_share_a_preset_with_options_for_stages_of_any(tmp_path: Path) ->
 def test_deployments_and_presets_are_told_apart(tmp_path: Path) -> None:
     deployment = tmp_path / "two.yaml"
     deployment.write_text("preset: fcfs\nlimits: {max_sessions: 3}\n")
-    with pytest.raises(ConfigError, match=r"two.yaml is a deployment: give it as --config"):
+    with pytest.raises(
+        ConfigError,
+        match=r"two.yaml is a deployment, which names its own preset: give it as --config; `antiphon",
+    ):
         read_preset(str(deployment))
     path = mine(tmp_path)
     for written in (Path(path).read_text(), Path(path).read_text() + "observe: true\n"):

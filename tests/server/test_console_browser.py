@@ -88,6 +88,36 @@ async def test_stop_cancels_what_is_still_made() -> None:
         await console.state("ready")
 
 
+class Cancelling(OmniWire):
+    """Ends the running reply as soon as it is told to."""
+
+    def _take(self, frame: str | bytes) -> None:
+        super()._take(frame)
+        if json.loads(frame)["type"] == "response.cancel":
+            response = {
+                "id": "resp_x",
+                "status": "cancelled",
+                "status_details": {"reason": "client_cancelled"},
+            }
+            self.say("response.done", response=response)
+
+
+async def test_a_reply_that_is_stopped_says_so_once() -> None:
+    wire = Cancelling()
+    async with opened(Script(), wire=wire) as console:
+        ids = {"response_id": "resp_x", "item_id": "item_x"}
+        wire.say("response.created", response={"id": "resp_x"})
+        wire.say("response.output_audio_transcript.delta", delta=SENTENCE, **ids)
+        wire.say("response.output_audio.delta", delta=base64.b64encode(bytes(480_000)).decode(), **ids)
+        await console.state("replying")
+        await console.page.keyboard.press("Escape")
+        await eventually(lambda: bool(wire.of("conversation.item.truncate")))
+        await console.state("ready")
+        note = await console.page.locator(".assistant small").text_content()
+        assert note is not None
+        assert note.count("stopped") == 1, note
+
+
 async def test_acknowledges_what_is_played_and_the_end() -> None:
     wire = OmniWire(audio_s=1.0)
     async with opened(Script(), wire=wire) as console:

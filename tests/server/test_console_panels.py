@@ -169,6 +169,20 @@ async def test_a_voice_that_reads_is_told_in_tokens() -> None:
         await expect(console.page.locator("#decisions .size")).to_have_text(sizes)
 
 
+async def test_times_stay_within_their_column() -> None:
+    async with opened(Script(), viewport={"width": 1280, "height": 800}) as console:
+        await eventually(lambda: console.server.engine.viewer is not None)
+        assert console.server.engine.viewer is not None
+        (step,) = snapshot().steps
+        steps = tuple(msgspec.structs.replace(step, at=at) for at in (0.0, 99.99, 115.57, 1234.5, 12345.6))
+        console.server.engine.viewer(msgspec.structs.replace(snapshot(12345.6), steps=steps, num_steps=5))
+        times = console.page.locator("#decisions time")
+        await expect(times).to_have_text(["12346 s", "1235 s", "115.6 s", "99.99 s", "0.00 s"])
+        times_of = "[...document.querySelectorAll('#decisions time')]"
+        wide = f"{times_of}.filter((one) => one.scrollWidth > one.clientWidth)"
+        assert await console.page.evaluate(f"{wide}.length") == 0
+
+
 async def test_kv_that_wraps_begins_at_one_edge() -> None:
     async with opened(Script(), viewport={"width": 1000, "height": 700}) as console:
         await eventually(lambda: console.server.engine.viewer is not None)

@@ -80,7 +80,10 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
     known = tuple(dict.fromkeys(stage.name for graph in all_graphs() for stage in graph.stages))
     written, node = parse(text, where, "a preset maps each decision to a policy")
     if not written.keys() & {*DECISIONS} and written.keys() & Deployment.model_fields.keys():
-        raise ConfigError(f"{where} is a deployment: give it as --config; it names its own preset")
+        raise ConfigError(
+            f"{where} is a deployment, which names its own preset: give it as --config; "
+            "`antiphon config show` prints it"
+        )
     for key in written:
         if key not in (*DECISIONS, OBSERVE):
             line, _ = child(node, key) or (0, None)

@@ -79,9 +79,14 @@ export class Decisions {
     const names = [...(others.length < sessions.length ? ["this page"] : []), ...others];
     const who = made("span", "quiet who", names.slice(0, MOST_NAMES).join(" ") + (names.length > MOST_NAMES ? ` +${names.length - MOST_NAMES}` : ""));
     who.title = sessions.join(" ");
-    line.append(made("time", "quiet", `${(at - this.since).toFixed(2)} s`), what, size, made("span", "quiet why", reasonInWords(reason)), who);
+    line.append(made("time", "quiet", inSeconds(at - this.since)), what, size, made("span", "quiet why", reasonInWords(reason)), who);
     return line;
   }
+}
+
+// Never wider than 99.99 s: its column is narrow.
+function inSeconds(seconds) {
+  return `${seconds.toFixed(seconds < 99.995 ? 2 : seconds < 999.95 ? 1 : 0)} s`;
 }
 
 // A step that takes up nothing new goes on with what it has.

@@ -100,6 +100,7 @@ function show() {
 function complain(words) {
   page.error.hidden = !words;
   page.error.firstElementChild.textContent = words ?? "";
+  transcript.follow(); // there is less room for it
 }
 
 function connection(state, words, listed) {

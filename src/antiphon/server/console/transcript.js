@@ -129,7 +129,7 @@ class Reply {
   }
 
   fact(words) {
-    if (words) this.facts.push(words);
+    if (words && !this.facts.includes(words)) this.facts.push(words); // page and server may both say why it ended
     this.draw();
   }
 
