@@ -28,7 +28,7 @@ from antiphon.checkpoint.talk_thinker import THINKER_FILE
 from antiphon.checkpoint.talk_voice import VOICE_FILE
 from antiphon.core.conversation import AudioPart
 from antiphon.models.phonemes import Phonemiser
-from antiphon.wire.input_settings import Transcription
+from antiphon.wire.input_settings import InputTranscription
 from antiphon.wire.transcription import transcription_request
 from exactness.talk import Talk
 
@@ -198,7 +198,7 @@ def test_silence_and_noise_are_nobody_and_a_quiet_sentence_is_heard(
         talk.open("s")
         for name, samples in (nobody | people).items():
             part = AudioPart.of(samples.astype(np.float32).tobytes())
-            talk.tell(transcription_request("s", name, part, Transcription()))
+            talk.tell(transcription_request("s", name, part, InputTranscription()))
         talk.run()
         decode = AutoTokenizer.from_pretrained(TALK / "thinker").decode
         heard = {name: decode(talk.said[name].text).lower() for name in nobody | people}

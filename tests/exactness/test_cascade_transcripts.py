@@ -17,7 +17,7 @@ from antiphon import Omni
 from antiphon.core.conversation import TranscriptOptions
 from antiphon.core.facts import ResponseRequested, SpeechEnded, WordsWanted
 from antiphon.core.model_source import PARTS
-from antiphon.wire.input_settings import Transcription
+from antiphon.wire.input_settings import InputTranscription
 from antiphon.wire.transcription import transcription_request
 from exactness.cascade import QUESTIONS, SPOKEN, Oracle, Orders, ask, check, check_all_free, said, taken
 from exactness.talk import Talk
@@ -26,7 +26,7 @@ from exactness.talk import Talk
 def test_a_transcript_is_told_to_who_asks_for_it(omni: Omni, oracle: Oracle):
     talk = Talk(omni.engine)
     talk.open("s")
-    request = transcription_request("s", "t", (SPOKEN[0],), Transcription())
+    request = transcription_request("s", "t", (SPOKEN[0],), InputTranscription())
     talk.tell(request)
     talk.run()
     expected = oracle.transcript(SPOKEN[0])
@@ -96,7 +96,7 @@ def test_a_recording_in_which_nobody_speaks_is_told_by_the_probability_of_transf
         talk = Talk(strict.engine)
         talk.open("s")
         for i, part in enumerate(SPOKEN):
-            talk.tell(transcription_request("s", f"t{i}", (part,), Transcription()))
+            talk.tell(transcription_request("s", f"t{i}", (part,), InputTranscription()))
             talk.step(1)
         talk.run()
         for i, part in enumerate(SPOKEN):
@@ -149,10 +149,10 @@ def test_language_and_prompt_of_a_transcript_are_those_of_transformers(
         talk = Talk(omni.engine)
         talk.open("s")
         for i, options in enumerate(HINTS):
-            talk.tell(transcription_request("s", f"t{i}", (taken(SPOKEN[1], options),), Transcription()))
+            talk.tell(transcription_request("s", f"t{i}", (taken(SPOKEN[1], options),), InputTranscription()))
         warm = TranscriptOptions(temperature=1.0, seed=5)
         for name in ("w0", "w1"):
-            talk.tell(transcription_request("s", name, (taken(SPOKEN[1], warm),), Transcription()))
+            talk.tell(transcription_request("s", name, (taken(SPOKEN[1], warm),), InputTranscription()))
         talk.run()
     finally:
         omni.close()

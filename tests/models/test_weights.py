@@ -158,13 +158,12 @@ def test_voices_are_found_in_any_case(config: Qwen3OmniConfig) -> None:
 
 
 def test_the_deciding_half_may_import_what_it_needs(tiny_checkpoint: Path) -> None:
-    """config, positions and talker_prompt don't bring in torch; nor does the command line."""
+    """Configs, prompts and what says where media stand don't bring in torch; nor does the command line."""
     import subprocess
     import sys
 
-    modules = ", ".join(
-        f"antiphon.models.qwen3_omni.{name}" for name in ("config", "positions", "talker_prompt")
-    )
+    named = ("qwen3_omni.config", "qwen3_omni.talker_prompt", "qwen_media.media_spans")
+    modules = ", ".join(f"antiphon.models.{name}" for name in named)
     code = f"import sys, {modules}, antiphon.cli; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
