@@ -3,8 +3,8 @@
     python benchmarks/connectors.py --out benchmarks/results/connectors.json
 
 One way: from before `send` in this process until `poll` has returned the message in the other (both read the
-same monotonic clock); inline, in the same thread. The copies are numpy's in one process: `copy`, into new
-memory as whoever keeps a payload makes it, and `copy_warm`, into memory that was written just before.
+same monotonic clock). The copies are numpy's in one process: `copy`, into new memory as whoever keeps a
+payload makes it, and `copy_warm`, into memory that was written just before.
 `bare_tcp` is what TCP itself takes: one blocking socket, the bytes and nothing else, into memory that is
 there. All of a size in turns. Milliseconds; `of_copy` is a way's median by that of `copy`.
 """
@@ -27,7 +27,7 @@ import numpy as np
 
 from antiphon.bench import provenance
 from antiphon.core.errors import ConnectorClosed
-from antiphon.runtime.connectors import inline, shared_memory, tcp
+from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.connectors.port import Array, Connector, Message
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -126,16 +126,6 @@ def across(connector: Connector, values: np.ndarray) -> float:
     return taken_s
 
 
-def by_reference(ends: tuple[Connector, Connector], values: np.ndarray) -> float:
-    before = time.monotonic()
-    ends[0].send(Message("payload", "payload", b"", (Array.of(values),)))
-    (message,) = ends[1].poll()
-    taken_s = time.monotonic() - before
-    ends[1].release(message)
-    ends[0].poll()
-    return taken_s
-
-
 def copied(values: np.ndarray, into: np.ndarray | None) -> float:
     before = time.monotonic()
     if into is None:
@@ -181,10 +171,8 @@ def main() -> None:
         else:
             far_end(way, where)
         return
-    ends = inline.pair()
     with joined("shared-memory") as memory, joined("tcp") as stream, bare() as plain:
         ways = {
-            "inline": lambda values: by_reference(ends, values),
             "shared_memory": lambda values: across(memory, values),
             "tcp": lambda values: across(stream, values),
             "bare_tcp": lambda values: across_bare(plain, values),
