@@ -99,7 +99,7 @@ def make_text_demo(
     dtype: str = DTYPES[0],
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Make a demo checkpoint of a text model whose family is not one of `MODELS`. As `make_demo`.
+    """Make a demo checkpoint of a text model of a family beyond `MODELS`. As `make_demo`.
 
     own     what its config.json has beside, or instead of, the usual (`demo_text.common_config`)
     shapes  from a config.json to names and shapes of all tensors

@@ -1,7 +1,7 @@
 """The host tier of one stage's KV: copies of full blocks, found by what they hold.
 
 A copy is named like the block it was made of (kv.sequences): any prompt that begins with the same keys finds
-it, and a block whose name is known here need not be copied again. Sequences hold copies, by their owners'
+it, and a block of a name that is known here need not be copied again. Sequences hold copies, by their owners'
 names; what none holds and no copy under way touches is free.
 """
 

@@ -39,7 +39,7 @@ class KvMove(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KvMoved:
-    """So many blocks of an owner, whose session it is.
+    """So many blocks of an owner, and the session that it is of.
 
     tickets  of the copies that were ordered for it
     """
