@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from antiphon.core.errors import ConfigError, nearest, no_such
+from antiphon.core.errors import ConfigError, nearest, no_such, system_words
 
 SHIPPED: Mapping[str, tuple[str, ...]] = {
     "step": ("prefill-first", "fcfs", "urgency", "token-buffer"),
@@ -258,7 +258,7 @@ def _bytes(policy: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
+        said = system_words(error)
         raise ConfigError(f"policy {policy_label(policy)}: cannot read {path} ({said})") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import yaml
 
-from antiphon.core.errors import ConfigError, unreadable
+from antiphon.core.errors import ConfigError, system_words
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 100_000
@@ -30,7 +30,7 @@ def read(file: str | Path, where: str, what: str) -> str:
             raise ConfigError(f"{where}: over {MAX_BYTES} bytes, which no {what} needs")
         return path.read_text(encoding="utf-8")
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"{where}: can't be read as a {what} ({unreadable(error)})") from error
+        raise ConfigError(f"{where}: can't be read as a {what} ({system_words(error)})") from error
 
 
 def parse(text: str, where: str, what: str) -> tuple[dict[str, Any], Any]:

@@ -149,8 +149,8 @@ def _written(number: float) -> str:
     return str(int(number)) if number == int(number) else f"{ceil(round(number * 1000, 6)) / 1000:.10g}"
 
 
-def unreadable(error: Exception) -> str:
-    """Why a file that the message names already could not be read."""
+def system_words(error: Exception) -> str:
+    """What the system says of it, without its number and the file's name; or what the error itself says."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

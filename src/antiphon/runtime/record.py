@@ -19,7 +19,7 @@ from antiphon.assembly.node import Node
 from antiphon.assembly.preset import replayable, resolved
 from antiphon.core.config import NodeConfig
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, system_words
 from antiphon.core.facts import Fact, StepDone
 from antiphon.core.plans import Decision
 from antiphon.runtime.codec import decoder, encode
@@ -77,7 +77,7 @@ class RecordWriter:
         except FileExistsError:
             raise ConfigError(_exists(path)) from None
         except OSError as error:
-            raise ConfigError(f"cannot write the record {path}: {error.strerror or error}") from None
+            raise ConfigError(f"cannot write the record {path}: {system_words(error)}") from None
 
     def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
         if self._file.closed:

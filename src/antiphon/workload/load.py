@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 import yaml
 from pydantic import Tag, ValidationError
 
-from antiphon.core.errors import ConfigError, nearest, no_such, unreadable
+from antiphon.core.errors import ConfigError, nearest, no_such, system_words
 from antiphon.workload.laws import Spec
 from antiphon.workload.spec import Workload
 from antiphon.workload.trace_tables import quantile_tables
@@ -51,7 +51,7 @@ def load(path: Path) -> Workload:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can't be read as a workload ({unreadable(error)})") from error
+        raise ConfigError(f"{path}: can't be read as a workload ({system_words(error)})") from error
     workload = parsed(text, str(path), path.parent)
     if workload.trace is None:
         return workload
@@ -104,7 +104,7 @@ def measured(law: dict[str, Any], folder: Path) -> dict[float, float]:
     try:
         tables = quantile_tables(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can't be read as a table of quantiles ({unreadable(error)})") from error
+        raise ConfigError(f"{path}: can't be read as a table of quantiles ({system_words(error)})") from error
     if law["measure"] not in tables:
         raise ConfigError(f"{path}: no measure {law['measure']!r}; it has {', '.join(tables) or 'none'}")
     return tables[law["measure"]]

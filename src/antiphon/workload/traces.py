@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.core.errors import ConfigError, unreadable
+from antiphon.core.errors import ConfigError, system_words
 from antiphon.workload.spec import Trace
 from antiphon.workload.trace_json import mooncake, sharegpt
 from antiphon.workload.trace_rows import Row, TraceSession, TraceTurn, sessions_from
@@ -28,7 +28,7 @@ def rows(path: Path, format: str | None = None) -> Iterator[Row]:
         else:
             yield from table_rows(path, found)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: can't be read as a trace ({unreadable(error)})") from error
+        raise ConfigError(f"{path}: can't be read as a trace ({system_words(error)})") from error
 
 
 def format_of(path: Path) -> str:

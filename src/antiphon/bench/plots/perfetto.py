@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from antiphon.bench.trace import KvSample, ResponseSpan, StepBar, Trace
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, system_words
 
 STAGES, RESPONSES = 1, 2
 
@@ -26,7 +26,7 @@ def write_perfetto(trace: Trace, samples: Sequence[KvSample], path: Path) -> Non
     try:
         path.write_bytes(msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}))
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+        raise ConfigError(f"cannot write {path}: {system_words(error)}") from None
 
 
 def _names(trace: Trace) -> Iterator[Event]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from antiphon.bench.logfile import read
 from antiphon.bench.plots.frontier import Point
 from antiphon.bench.trace import KvSample, kv_samples, read_residency
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, system_words
 from antiphon.metrics import latency
 from antiphon.metrics.names import Figure
 from antiphon.metrics.recorder import fold
@@ -95,7 +95,7 @@ def is_log(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(1) == b"{"
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+        raise ConfigError(f"cannot read {path}: {system_words(error)}") from None
 
 
 def _curve(label: str, concurrency: float | None, is_swept: bool) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, system_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def page(path: Path, width: float = 7.0, height: float = 4.0) -> Iterator[Figure
         try:
             figure.savefig(path)
         except OSError as error:
-            raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+            raise ConfigError(f"cannot write {path}: {system_words(error)}") from None
 
 
 def colour(index: int) -> str:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from itertools import islice
 
-from antiphon.core.errors import ConnectorClosed, PeerLost
+from antiphon.core.errors import ConnectorClosed, PeerLost, system_words
 from antiphon.runtime.connectors.arena import Arena
 from antiphon.runtime.connectors.frames import SOON, Bye, Garbled, Head, Opening, Part, Returned, Soon, pack
 from antiphon.runtime.connectors.inbox import Inbox
@@ -163,7 +163,7 @@ class StreamConnector:
         except Garbled as error:
             self._lose(f"sent {error}")
         except OSError as error:
-            self._lose(f"is gone ({error.strerror or error})")
+            self._lose(f"is gone ({system_words(error)})")
         if not goes_on and self._end is None:
             where = "" if self._reader.is_between_frames else " in the middle of a message"
             self._lose(f"is gone{where}: its process has ended, or was killed")

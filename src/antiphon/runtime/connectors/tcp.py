@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from antiphon.core.errors import ConfigError, PeerLost
+from antiphon.core.errors import ConfigError, PeerLost, system_words
 from antiphon.runtime.connectors.limits import PACKED_BYTES, LinkLimits
 from antiphon.runtime.connectors.stream import StreamConnector
 
@@ -41,7 +41,7 @@ class Listener:
         try:
             self._socket = socket.create_server((host, port))
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+            raise ConfigError(f"cannot listen on {host}:{port}: {system_words(error)}") from None
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def accept(self, timeout_s: float) -> StreamConnector:
@@ -89,7 +89,7 @@ def connect(host: str, port: int, secret: bytes, timeout_s: float = 10.0) -> Str
     try:
         connection = socket.create_connection((host, port), timeout_s)
     except OSError as error:
-        raise PeerLost(f"no peer listens on {host}:{port} ({error.strerror or error})") from None
+        raise PeerLost(f"no peer listens on {host}:{port} ({system_words(error)})") from None
 
     def greet(connection: socket.socket, until: float) -> LinkLimits:
         theirs = _receive(connection, _HELLO.size, until)
@@ -138,7 +138,7 @@ def _greeted(
         return StreamConnector(connection, limits)
     except OSError as error:
         connection.close()
-        raise PeerLost(f"the other side broke the greeting off ({error.strerror or error})") from None
+        raise PeerLost(f"the other side broke the greeting off ({system_words(error)})") from None
     except BaseException:
         connection.close()
         raise
