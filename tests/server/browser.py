@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, WebSocketRoute, async_playwright, expect
 
-from server.conftest import Running, running
+from antiphon.core.snapshot import Snapshot
+from server.conftest import Running, eventually, running
 from server.fake_engine import FakeEngine, Script
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -41,6 +42,13 @@ class Opened:
 
     async def state(self, state: str) -> None:
         await expect(self.page.locator("#status")).to_have_attribute("data-state", state)
+
+    async def viewer(self) -> Callable[[Snapshot], None]:
+        """What takes the snapshots that the page shows, once it looks."""
+        engine = self.server.engine
+        await eventually(lambda: engine.viewer is not None)
+        assert engine.viewer is not None
+        return engine.viewer
 
     async def type(self, text: str) -> None:
         await self.page.fill("#text", text)

@@ -240,17 +240,16 @@ async def test_settings_are_told_and_kept() -> None:
 
 async def test_an_engine_that_falls_silent_is_said() -> None:
     async with opened(Script()) as console:
-        await eventually(lambda: console.server.engine.viewer is not None)
-        assert console.server.engine.viewer is not None
+        view = await console.viewer()
         rate = console.page.locator("#rate")
         for shown, at in enumerate((1.0, 2.25), 1):
-            console.server.engine.viewer(snapshot(at))
+            view(snapshot(at))
             await expect(console.page.locator("#decisions li")).to_have_count(shown)
         await expect(rate).to_have_text("1 steps/s")
         await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
         await expect(console.page.locator("#no-sessions")).to_contain_text("feed is not there")
         await expect(rate).to_be_empty()
-        console.server.engine.viewer(snapshot(60.0))
+        view(snapshot(60.0))
         await expect(console.page.locator("#sessions tbody tr")).to_have_count(1)
         await expect(rate).to_be_empty()
 

@@ -64,9 +64,8 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
         "code2wav KV1 block left the device now: needed last",
     ]
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
-        await eventually(lambda: console.server.engine.viewer is not None)
-        assert console.server.engine.viewer is not None
-        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(busy,)))
+        view = await console.viewer()
+        view(msgspec.structs.replace(shown, sessions=(busy,)))
         await expect(console.page.locator(".reasons li")).to_have_text(
             [
                 "thinkerU2dry in 1.4 sruns (well buffered: more than 1 s ahead)",
@@ -75,12 +74,12 @@ async def test_each_stage_says_why_and_kv_what_became_of_it() -> None:
                 *moves,
             ]
         )
-        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(idle,)))
+        view(msgspec.structs.replace(shown, sessions=(idle,)))
         await expect(console.page.locator(".reasons li")).to_have_text(
             ["next turnexpected in 3.0 s: the person speaks or types, or their turn was announced", *moves]
         )
         late = msgspec.structs.replace(idle, is_expected=False, overdue_s=7.5)
-        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(late,)))
+        view(msgspec.structs.replace(shown, sessions=(late,)))
         words = "next turnoverdue for 7.5 s: the longer the person is silent, the later it is expected"
         await expect(console.page.locator(".reasons li")).to_have_text([words, *moves])
 
@@ -155,27 +154,23 @@ async def test_policies_are_told_unit_by_unit_and_only_what_was_counted() -> Non
 
 async def test_a_voice_that_reads_is_told_in_tokens() -> None:
     async with opened(Script(), viewport={"width": 1440, "height": 900}) as console:
-        await eventually(lambda: console.server.engine.viewer is not None)
-        assert console.server.engine.viewer is not None
+        view = await console.viewer()
         shown = snapshot()
         (step,) = shown.steps
         reads = msgspec.structs.replace(step, kind="speak", rows=1, tokens=7)
         goes_on = msgspec.structs.replace(step, kind="speak", rows=2, tokens=0)
         vocodes = msgspec.structs.replace(step, kind="vocode", rows=2, tokens=16)
-        console.server.engine.viewer(
-            msgspec.structs.replace(shown, steps=(reads, goes_on, vocodes), num_steps=3)
-        )
+        view(msgspec.structs.replace(shown, steps=(reads, goes_on, vocodes), num_steps=3))
         sizes = ["2 rows · 16 frames", "2 rows", "1 row · 7 tokens"]
         await expect(console.page.locator("#decisions .size")).to_have_text(sizes)
 
 
 async def test_times_stay_within_their_column() -> None:
     async with opened(Script(), viewport={"width": 1280, "height": 800}) as console:
-        await eventually(lambda: console.server.engine.viewer is not None)
-        assert console.server.engine.viewer is not None
+        view = await console.viewer()
         (step,) = snapshot().steps
         steps = tuple(msgspec.structs.replace(step, at=at) for at in (0.0, 99.99, 115.57, 1234.5, 12345.6))
-        console.server.engine.viewer(msgspec.structs.replace(snapshot(12345.6), steps=steps, num_steps=5))
+        view(msgspec.structs.replace(snapshot(12345.6), steps=steps, num_steps=5))
         times = console.page.locator("#decisions time")
         await expect(times).to_have_text(["12346 s", "1235 s", "115.6 s", "99.99 s", "0.00 s"])
         times_of = "[...document.querySelectorAll('#decisions time')]"
@@ -185,13 +180,12 @@ async def test_times_stay_within_their_column() -> None:
 
 async def test_kv_that_wraps_begins_at_one_edge() -> None:
     async with opened(Script(), viewport={"width": 1000, "height": 700}) as console:
-        await eventually(lambda: console.server.engine.viewer is not None)
-        assert console.server.engine.viewer is not None
+        view = await console.viewer()
         shown = snapshot()
         (session,) = shown.sessions
         stages = tuple(msgspec.structs.replace(stage, kv_tokens=12345) for stage in session.stages)
         session = msgspec.structs.replace(session, stages=stages)
-        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=(session,)))
+        view(msgspec.structs.replace(shown, sessions=(session,)))
         await expect(console.page.locator(".kv span")).to_have_count(2)
         edges = "[...document.querySelectorAll('.kv span')].map((one) => one.getBoundingClientRect())"
         first, second = await console.page.evaluate(f"{edges}.map(({{left, top}}) => [left, top])")
@@ -297,9 +291,8 @@ async def test_text_can_be_read(scheme: str) -> None:
             msgspec.structs.replace(session, phase=phase, waited_s=0.4)
             for session, phase in zip(shown.sessions, phases, strict=True)
         ]
-        await eventually(lambda: console.server.engine.viewer is not None)
-        assert console.server.engine.viewer is not None
-        console.server.engine.viewer(msgspec.structs.replace(shown, sessions=tuple(sessions)))
+        view = await console.viewer()
+        view(msgspec.structs.replace(shown, sessions=tuple(sessions)))
         await console.type("Hello")
         await console.state("replying")
         wire.say("error", error={"message": "Something is wrong.", "code": "x", "event_id": None})
