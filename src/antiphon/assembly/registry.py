@@ -92,7 +92,7 @@ def digest(decision: str, policy: str) -> str:
     try:
         return _digest(Path(_source_file(decision, policy)).read_bytes())
     except OSError as error:
-        raise ConfigError(f"policy {policy}: its source cannot be read ({error.strerror})") from None
+        raise ConfigError(f"policy {policy}: its source cannot be read ({system_words(error)})") from None
 
 
 def load_policy(decision: str, policy: str) -> tuple[type, str]:

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import msgspec
 
-from antiphon.core.errors import ConfigError
+from antiphon.core.errors import ConfigError, system_words
 from antiphon.metrics.log import Event
 
 logger = logging.getLogger("antiphon.bench")
@@ -71,7 +71,7 @@ class LogWriter:
             raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> LogUnwritable:
-        return LogUnwritable(f"cannot write the log {self.path}: {error.strerror}")
+        return LogUnwritable(f"cannot write the log {self.path}: {system_words(error)}")
 
 
 def read(path: Path) -> Iterator[Event]:
@@ -92,4 +92,4 @@ def read(path: Path) -> Iterator[Event]:
                     raise ConfigError(f"{path}:{number}: not an event of a run: {error}") from error
                 yield event
     except OSError as error:
-        raise ConfigError(f"cannot read the log {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the log {path}: {system_words(error)}") from error

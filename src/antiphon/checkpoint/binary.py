@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 
-from antiphon.core.errors import CheckpointError
+from antiphon.core.errors import CheckpointError, system_words
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -96,7 +96,7 @@ def view_file(path: Path) -> Buffer:
     except ValueError:  # nothing can be mapped of an empty file
         return b""
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}). Fetch it again") from None
+        raise CheckpointError(f"{path} cannot be read ({system_words(error)}). Fetch it again") from None
 
 
 def check_shape(cursor: Cursor, shape: Sequence[int], bits: int, num_bytes: int, what: str) -> None:

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from antiphon.core.errors import CheckpointError
+from antiphon.core.errors import CheckpointError, system_words
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -34,7 +34,9 @@ def made_whole(directory: Path) -> Generator[Path, None, None]:
         directory.parent.mkdir(parents=True, exist_ok=True)
         unfinished = type(directory)(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     except OSError as error:
-        raise CheckpointError(f"{directory} cannot be made: {error.strerror}; name another place") from None
+        raise CheckpointError(
+            f"{directory} cannot be made: {system_words(error)}; name another place"
+        ) from None
     try:
         yield unfinished
         unfinished.chmod(0o755)

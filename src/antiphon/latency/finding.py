@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from antiphon.core.errors import ConfigError, no_such
+from antiphon.core.errors import ConfigError, no_such, system_words
 from antiphon.latency.profile import Profile, Provenance
 from antiphon.latency.roofline import datasheet_name, hardware_names, roofline
 from antiphon.latency.shapes import ModelShape, find_shape
@@ -33,4 +33,4 @@ def find_costs(what: str, shape: ModelShape | None = None, ranks: int | None = N
     try:
         return Profile.from_json(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: {system_words(error)}") from None

@@ -138,7 +138,7 @@ def read_record(path: Path) -> tuple[Header, Iterator[Entry]]:
         header: Header = decoder(Header).decode(next(read))
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read ({error.strerror}); name a file that `antiphon serve --record` wrote"
+            f"{path} cannot be read ({system_words(error)}); name a file that `antiphon serve --record` wrote"
         ) from None
     except (StopIteration, msgspec.MsgspecError):
         raise ConfigError(f"{path} is not a record file (written by `antiphon serve --record`)") from None
