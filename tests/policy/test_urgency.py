@@ -249,6 +249,7 @@ def test_where_times_are_not_known_nothing_is_left_out_nor_spared() -> None:
 def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> None:
     policy = Urgency(brink_s=0.3)
     told = begun(5, 0.2, 5.0, 0.9, 4.0, tier=[0, 0, 0, Tier.BEST_EFFORT, 0], cost=Linear(0.01))
+    told["rate"][4] = nan
     assert policy.decide_step(stage(4, 5, **told), BUDGET, 0.0).order.tolist() == [0, 2, 4]
     assert policy.events["left_out"] == 2
     told["lead_s"][0] = 0.4
@@ -259,6 +260,18 @@ def test_what_is_well_buffered_stays_out_while_somebody_is_at_the_brink() -> Non
     )
     told = begun(2, 0.2, 5.0)
     assert chosen(stage(2, 2, **told)).order.tolist() == [0, 1], "as the paper has it"
+
+
+def test_what_is_well_buffered_stays_out_of_the_steps_of_a_first_sound() -> None:
+    """Of one that somebody waits to hear, and that can run: not of a text, nor of what finds no row."""
+    told = begun(3, 5.0, 4.0, tokens=[1, 1, 4], cost=Linear(0.01))
+    policy = Urgency(brink_s=0.3)
+    assert policy.decide_step(stage(2, 3, **told), BUDGET, 0.0).order.tolist() == [2]
+    assert policy.events["left_out"] == 2
+    for others in ({"num_free_rows": 0}, {"rate": [12.5, 12.5, nan]}, {"cost": Linear(0.0001)}):
+        order = chosen(stage(2, 3, **told | others), brink_s=0.3).order
+        assert order.tolist() == [2, 1, 0], others
+    assert chosen(stage(2, 3, **told)).order.tolist() == [2, 1, 0], "as the paper has it"
 
 
 def test_nobody_is_left_out_while_most_rows_are_in_use() -> None:

@@ -50,7 +50,8 @@ class Urgency:
     safe_s     seconds of lead below which a reply may run dry (P_safe): at least a chunk of sound, a step and
                the way to the client
     brink_s    lead below which a reply is at the brink: what is well buffered then stays out of its steps, if
-               they are shorter for it by a tenth; where the stage's times are not known, it does not
+               they are shorter for it by a tenth, and out of those that make a first sound; where the stage's
+               times are not known, it does not. 0: nothing is left out
     ahead_s    seconds beyond what eq. 1 is worth that a reply may get while others run beside it, so that
                held replies go on together and not one by one
     unsure     by what the lead at which a reply is held is multiplied where its client reports no playback
@@ -58,8 +59,8 @@ class Urgency:
     holds_to   share of the stage's blocks in use up to which anything is held: beyond it, what is over sooner
                frees its KV sooner
     rows_to    the same for its rows, and those of the stages behind it: a held reply keeps its own in each.
-               Beyond it nothing is left out at the brink either: steps of fewer rows make less in a second,
-               and where the stage has all that it can do, that is what everybody lacks
+               Beyond it nothing is left out either: steps of fewer rows make less in a second, and where the
+               stage has all that it can do, that is what everybody lacks
     patient    keep prompts out of a step that would outlast the least lead in it, for a step that does not
     literal    Algorithm 1 to the letter: the first candidate that does not fit ends the step, and not only
                the admissions; nothing is `patient`, or at the brink
@@ -281,10 +282,13 @@ class Urgency:
         return order[~prompts]
 
     def _hurried(self, view: StepView, budget: Budget, order: Ints, urgency: Ints) -> Ints:
-        """Without what is well buffered, while a reply is at the brink and the step is shorter for it. Not
-        in the paper: it counts where a step takes longer for each row, and right after the first sound."""
-        dry = order[urgency[order] == RUNS_DRY]
-        if not self._brink_s or self._is_full(view) or not (view.lead_s[dry] < self._brink_s).any():
+        """Without what is well buffered, while a reply is at the brink or a first sound is made, and the step
+        is shorter for it. Not in the paper: it counts where a step takes longer for each row."""
+        if not self._brink_s or self._is_full(view):
+            return order
+        at_brink = (urgency == RUNS_DRY) & (view.lead_s < self._brink_s)
+        first_sound = (urgency == FIRST_SOUND) & ~view.begun & ~np.isnan(view.rate)
+        if not ((at_brink | first_sound) & self._can_run(view)).any():
             return order
         hurried = order[urgency[order] <= FIRST_SOUND]
         if len(hurried) == len(order):

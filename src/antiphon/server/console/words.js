@@ -6,7 +6,7 @@ export const SOURCES = { acked: "reported", estimated: "estimated", unknown: "no
 const EVENTS = {
   lead_unknown: "reply without a known lead", times_unknown: "step whose length was not known",
   first_sound_waits: "first sound for which a step had no room", prompt_spared: "prompt put off for replies about to run dry",
-  left_out: "well buffered reply left out for one about to run dry", held: "reply held, being far enough ahead",
+  left_out: "well buffered reply left out for one about to run dry, or for a first sound", held: "reply held, being far enough ahead",
   others_yield: "stage behind a reply about to run dry", urgency_unknown: "stage that told no urgency",
   next_use_unknown: "session without a known next turn", protected_taken: "session's KV taken before its coming turn",
   preload_begun: "preload begun", preload_partial: "preload of a part begun", preload_skipped: "preload left out for want of time",
