@@ -11,7 +11,7 @@ from antiphon.policy.base import Told
 from antiphon.policy.memory import KvView
 from antiphon.policy.on_demand import OnDemand
 from antiphon.runtime.record import RecordWriter, read_record, replay
-from fakes.world import World, toy_config
+from fakes.world import HURRIED, World, toy_config
 from flow.test_tiers import PEOPLE, ask, converse
 
 
@@ -70,6 +70,29 @@ def test_what_only_the_host_has_is_counted_and_whether_it_is_brought() -> None:
     assert thinker.lacking == lacking[person]
     assert thinker.lacking <= thinker.host
     assert thinker.why == f"{thinker.lacking} blocks are put off"
+
+
+def test_what_is_on_its_way_to_the_device_is_not_there_yet() -> None:
+    """A short past is ordered whole at once: the answer says that it is brought."""
+    world = World(toy_config(blocks=32, host_blocks=200, preset=HURRIED))
+    converse(world, turns=1)
+    fetches = world.entry.tiers.fetches
+    person = max(PEOPLE, key=fetches.num_lacking)
+    num_away = fetches.num_lacking(person)
+    world.mover.lag = 1 << 30
+    for _ in range(2):
+        ((thinker, *_),) = answers(world, TurnAdvised(person))
+        resting = world.entry.kv.resting.get(person)
+        assert resting is not None
+        assert fetches.num_lacking(person) < num_away, "it was ordered"
+        assert (thinker.device, thinker.lacking) == (resting.num_ready, num_away)
+        assert thinker.brings
+        assert "brought" in thinker.why or "on its way" in thinker.why
+    world.mover.lag = 0
+    world.run()
+    ((thinker, *_),) = answers(world, TurnAdvised(person))
+    assert thinker.lacking == fetches.num_lacking(person) == 0
+    world.run()
 
 
 def test_what_is_in_use_lacks_nothing() -> None:

@@ -40,6 +40,23 @@ def test_what_a_request_waits_for_goes_before_what_is_prepared() -> None:
         assert policy.events["preload_begun"] == 1, "each is counted once"
 
 
+def test_a_turn_whose_request_waits_is_no_preload_that_is_put_off() -> None:
+    """Whoever waits for a reply is still expected: the link is needed for just that."""
+    policy = NextUse()
+    kv = Kv(known("w", "b", due_s=110.0), coming=("w", "b"), wanted=("w",), away={"w": 5, "b": 3})
+    assert list(policy.decide_fetch(kv.view, NOW).owners) == ["w"]
+    assert policy.events["preload_held"] == 1
+    told = [policy.tell_fetch(kv.view, owner, NOW).why for owner in "wb"]
+    assert told == ["its own request waits for it", "put off: a request waits for the link"]
+
+
+def test_a_request_that_waits_at_another_unit_of_the_device_puts_preloads_off() -> None:
+    policy = NextUse()
+    kv = Kv(known("b", due_s=110.0), coming=("b",), away={"b": 3}, is_pressed_beside=True)
+    assert list(policy.decide_fetch(kv.view, NOW).owners) == []
+    assert counted(policy) == {"held": 1}
+
+
 def test_a_preload_that_is_not_carried_out_is_told_from_one_that_was_put_off() -> None:
     """Its blocks came and went too often, there is no room, or the policy is only observed."""
     policy = NextUse()
@@ -190,6 +207,14 @@ def test_why_a_preload_is_begun_or_not(options: dict[str, Any], told: dict[str, 
     policy = NextUse(**options)
     policy.decide_fetch(kv.view, NOW)
     assert policy.tell_fetch(kv.view, "a", NOW) == ("", words, None)
+
+
+def test_of_what_was_ordered_before_it_is_told_that_it_is_on_its_way() -> None:
+    """All of it: nothing is decided about it any more."""
+    kv = Kv(known("a", due_s=NOW + 1.0), coming=("a",))
+    policy = NextUse()
+    policy.decide_fetch(kv.view, NOW)
+    assert policy.tell_fetch(kv.view, "a", NOW).why == "all of it is on its way"
 
 
 def test_what_is_told_is_what_was_decided() -> None:

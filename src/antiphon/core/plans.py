@@ -318,9 +318,9 @@ class ResponseEnded(msgspec.Struct, frozen=True, tag=True):
 class StagePrepared(msgspec.Struct, frozen=True):
     """What a decoder unit has of a session's KV, in blocks per KV group, and whether the rest is brought.
 
-    device   blocks on the device, those on their way there included
+    device   blocks on the device
     host     full blocks with a copy on the host
-    lacking  blocks that only the host has
+    lacking  blocks that only the host has, those on their way to the device included
     brings   the unit's fetch policy acts on advisories; others bring KV once a request waits for it
     why      what that policy says of the blocks that are lacking, in words
     """

@@ -189,7 +189,8 @@ class NextUse:
         expected = self._protected(view, now) if self._preload else {}
         self._note_outcomes(view, waiting)
         need_link = view.is_pressed_beside or any(view.is_pressing(owner) for owner in waiting)
-        held = {owner: None for owner, num_away in expected.items() if num_away and need_link}
+        lacking = [owner for owner, num_away in expected.items() if num_away and owner not in waiting]
+        held = dict.fromkeys(lacking if need_link else ())
         self.events["preload_held"] += sum(owner not in self._held for owner in held)
         self._held, self._brought = held, {}
         expects_at = view.expects_at if self._preload else inf
@@ -199,7 +200,6 @@ class NextUse:
         owners: list[str] = []
         reach: dict[str, int] = {}
         queued_s, is_put_off = view.back.queued_s, False
-        lacking = [owner for owner, num_away in expected.items() if num_away and owner not in waiting]
         left = {owner: view.due_s(owner) - now for owner in lacking}
         for owner in sorted(lacking, key=lambda one: _or_never(left[one])):
             num_away, left_s = expected[owner], left[owner]
@@ -228,14 +228,18 @@ class NextUse:
     def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
         """Of one whose turn is coming and whose KV is not all on the device: what was decided about it."""
         brought = self._brought.get(owner)
-        if not self._preload:
+        if owner in view.waiting():
+            why = "its own request waits for it"
+        elif not self._preload:
             why = "it comes when a request waits for it (preload is off)"
         elif owner in self._held:
             why = "put off: a request waits for the link"
-        elif brought is None:
+        elif brought is not None:
+            why = _words(brought, view.back.block_s)
+        elif view.num_away(owner):
             why = f"not brought: what is kept for others fills {self._protects:.0%} of the device's blocks"
         else:
-            why = _words(brought, view.back.block_s)
+            why = "all of it is on its way"
         return Told("", why)
 
     def _num_in_time(self, view: KvView, owner: str, num_away: int, left_s: float, is_first: bool) -> int:

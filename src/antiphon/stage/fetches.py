@@ -114,13 +114,17 @@ class Fetches:
         return not self._is_filling(owner) and not self._next_copies(owner, 1, reach)
 
     def _is_filling(self, owner: str) -> bool:
-        sequence = self._kv.resting.get(owner)
-        return sequence is not None and sequence.num_ready < sequence.num_coming
+        return self.num_coming(owner) > 0
 
     def _num_resting(self, owner: str) -> int:
         """Blocks that it has on the device, those that others use too included."""
         sequence = self._kv.resting.get(owner)
         return 0 if sequence is None else len(sequence.blocks)
+
+    def num_coming(self, owner: str) -> int:
+        """Blocks of what rests under this name that are on their way to the device."""
+        sequence = self._kv.resting.get(owner)
+        return 0 if sequence is None else max(sequence.num_coming - sequence.num_ready, 0)
 
     def num_lacking(self, owner: str) -> int:
         """Blocks that the host has and the device neither has nor is being brought."""

@@ -189,9 +189,11 @@ class Tiers:
         if not view.has(owner):
             return None
         brings = bool(getattr(self.asks.policies.fetch, "prepares", False))
-        lacking = self.fetches.num_lacking(owner)
+        coming = self.fetches.num_coming(owner)
+        lacking = coming + self.fetches.num_lacking(owner)
         why = self.asks.told(owner) if brings and lacking else ""
-        return StagePrepared(self._unit, view.device(owner), view.on_host(owner), lacking, brings, why)
+        device = view.device(owner) - coming
+        return StagePrepared(self._unit, device, view.on_host(owner), lacking, brings, why)
 
     # -- copies --------------------------------------------------------------------------------------
 
