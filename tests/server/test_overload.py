@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.core.facts import ItemCut, PlaybackReported, ResponseRequested
 from antiphon.server.settings import ServerSettings
 from server.asking import HI, wav
 from server.conftest import Running, Socket, eventually, running
@@ -122,6 +123,31 @@ async def test_who_listened_is_forgotten_once_the_socket_is_closed() -> None:
         assert (await client.get("/health")).json() == {"status": "alive"}
         async with served.socket() as again:
             assert (await again.read())["type"] == "session.created"
+
+
+async def test_a_client_that_pauses_refuses_nobody() -> None:
+    """It reports no more than what was played before the pause; one that truncates plays no more at all."""
+    engine = FakeEngine(Script(audio_s=0.3, chunk_s=0.3, gate=asyncio.Event()))
+    async with running(ServerSettings(min_lead_s=0.1), engine) as served, served.socket() as talker:
+        gate = served.serving.engine
+        assert gate is not None
+        assert engine.script.gate is not None
+        await talker.send("response.create")
+        events = await talker.until("response.created")
+        await eventually(lambda: any(one.is_writing for one in gate.pressure._replies.values()))
+        ((key, reply),) = gate.pressure._replies.items()
+        reply.is_writing = False
+        reply.playback.add(0.3, 0.0)  # long ago
+        assert served.serving.least_lead_s() == 0.0
+        reported = PlaybackReported(key.partition("/")[0], events[-1]["response"]["id"], 0.1)
+        gate.send(reported)
+        assert served.serving.least_lead_s() > 0.1
+        assert engine.facts[-1] == reported
+        asked = next(fact for fact in engine.facts if isinstance(fact, ResponseRequested))
+        gate.send(ItemCut(asked.session, asked.item_id, 1))
+        assert not gate.pressure._replies
+        engine.script.gate.set()
+        await talker.until("response.done")
 
 
 async def test_the_guard_can_be_off() -> None:

@@ -114,6 +114,43 @@ def test_what_nobody_waits_for_is_passed_over() -> None:
     assert pressure.least_lead_s(9.0) == inf
 
 
+def test_a_listener_who_pauses_is_not_running_dry() -> None:
+    """The engine makes no more of a reply that its client has paused: no lead is lost by that."""
+    pressure, gaps = Pressure(), list[str]()
+    pressure.on_gap = lambda: gaps.append("gap")
+    pressure.asked("r", 0.0)
+    pressure.heard("r", 4.0, 0.0)
+    for now in np.arange(0.25, 30.0, 0.25).tolist():
+        pressure.reported("r", min(now, 1.0), now)
+        assert pressure.least_lead_s(now + 0.2) >= min(3.0, 4.0 - now) - 0.2 - 1e-9
+    assert pressure.least_lead_s(30.0) > 2.5
+    pressure.heard("r", 1.0, 32.0)
+    assert not gaps
+    assert pressure.least_lead_s(36.0) == 0.0, "it plays on"
+
+
+def test_a_report_shortens_no_lead() -> None:
+    pressure = Pressure()
+    pressure.reported("unknown", 1.0, 0.0)
+    pressure.asked("r", 0.0)
+    pressure.reported("r", 0.0, 0.5)
+    pressure.heard("r", 4.0, 1.0)
+    pressure.reported("r", 4.0, 2.0)
+    assert pressure.least_lead_s(2.0) == pytest.approx(3.0)
+
+
+def test_a_reply_that_its_client_plays_no_more_has_no_listener() -> None:
+    pressure = Pressure()
+    for name, audio_s in (("a", 2.0), ("b", 10.0)):
+        pressure.asked(name, 0.0, name, f"item-{name}")
+        pressure.heard(name, audio_s, 0.0)
+    assert pressure.least_lead_s(5.0) == 0.0
+    pressure.cut("item-a")
+    assert pressure.least_lead_s(5.0) == pytest.approx(5.0)
+    pressure.heard("a", 1.0, 5.0)
+    pressure.ended("a", 5.0)
+
+
 def test_the_worst_is_remembered_for_a_while() -> None:
     pressure = Pressure()
     fed(pressure, 1.0, 10)

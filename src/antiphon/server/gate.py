@@ -9,7 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from antiphon.core.facts import PersonFact, ResponseRequested, TurnAdvised, TurnForeseen
+from antiphon.core.facts import (
+    ItemCut,
+    PersonFact,
+    PlaybackReported,
+    ResponseRequested,
+    TurnAdvised,
+    TurnForeseen,
+)
 from antiphon.core.plans import (
     AudioOut,
     Output,
@@ -124,7 +131,12 @@ class GatedEngine:
                 asyncio.get_running_loop().call_soon(self._on_output, end)
                 return
             if fact.speech and fact.tier == "latency" and fact.session in self._live:
-                self.pressure.asked(_key(fact.session, fact.response), time.monotonic(), fact.session)
+                key, now = _key(fact.session, fact.response), time.monotonic()
+                self.pressure.asked(key, now, fact.session, fact.item_id)
+        elif isinstance(fact, PlaybackReported):
+            self.pressure.reported(_key(fact.session, fact.response), fact.played_s, time.monotonic())
+        elif isinstance(fact, ItemCut):
+            self.pressure.cut(fact.item_id)
         self._engine.send(_salted(fact, self._tenant_of(fact.session)))
 
     def _on_output(self, output: Output) -> None:

@@ -13,8 +13,9 @@ reason the worst of the last HOLD_S counts: people who listen or think now will 
 closed its leads are forgotten: its listener has gone.
 
 A reply that has put out nothing yet counts as if it had FIRST_OUTPUT_S of audio from its request on: its
-listener hears silence too. The clock alone says what was played. True reports of clients could only raise a
-lead, and false ones would let one client refuse all others. Pure: times are handed in.
+listener hears silence too. What was played is told by the clock, unless a client reports less: it was paused,
+and the engine, which goes by the same report, makes no more of its reply until it plays on. A report never
+shortens a lead: false ones would let one client refuse all others. Pure: times are handed in.
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ class _Leads:
 class _Reply:
     """A live spoken reply in the making."""
 
-    __slots__ = ("asked_at", "is_writing", "leads", "playback")
+    __slots__ = ("asked_at", "is_writing", "item", "leads", "playback")
 
-    def __init__(self, now: float, leads: _Leads) -> None:
+    def __init__(self, now: float, leads: _Leads, item: str) -> None:
         self.asked_at = now
+        self.item = item
         self.leads = leads
         """Its session's."""
         self.is_writing = False
@@ -91,9 +93,9 @@ class Pressure:
         self._leads: dict[str, _Leads] = {}
         """By session."""
 
-    def asked(self, response: str, now: float, session: str = "") -> None:
-        """A reply is wanted, in a session."""
-        self._replies[response] = _Reply(now, self._leads.setdefault(session, _Leads()))
+    def asked(self, response: str, now: float, session: str = "", item: str = "") -> None:
+        """A reply is wanted, in a session; item: what it becomes."""
+        self._replies[response] = _Reply(now, self._leads.setdefault(session, _Leads()), item)
 
     def left(self, session: str) -> None:
         """The session is closed: nothing of it counts any more."""
@@ -118,6 +120,16 @@ class Pressure:
                 self.on_gap()
             reply.is_writing = False
             reply.playback.add(audio_s, now)
+
+    def reported(self, response: str, played_s: float, now: float) -> None:
+        """Its client has played so much of it. Nothing changes where that is more than the clock says."""
+        reply = self._replies.get(response)
+        if reply is not None and reply.playback.audio_s - played_s > reply.playback.lead_s(now):
+            reply.playback.acked(played_s, now)
+
+    def cut(self, item: str) -> None:
+        """The client has stopped playing the reply that becomes this item, though it may still be made."""
+        self._replies = {key: reply for key, reply in self._replies.items() if reply.item != item}
 
     def ended(self, response: str, now: float) -> None:
         """All of it was made, or it was cancelled."""
