@@ -254,6 +254,25 @@ def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:
     assert tokens["bob"] > 0
 
 
+def test_advisories_in_a_row_are_told_once_and_so_is_why_nothing_is_done() -> None:
+    teller, story = small()
+    for now in (1.5, 2.0, 2.5):
+        teller.decide((TurnAdvised("a", expected_s=1.0, confidence=0.4),), now)
+    (event,) = story.of(What.ADVISED)
+    assert (event.times, event.until_s - event.at_s) == (3, 1.0)
+    assert event.reason == "due in 1.0 s; nothing is done: its confidence is below 0.5"
+
+
+def test_gaps_of_two_responses_are_told_apart() -> None:
+    story = Story("a", 0.0)
+    for now, response in ((1.0, "r"), (2.0, "beside"), (3.0, "r")):
+        story.add(now, What.GAP, response=response, gap_s=0.5)
+    assert [(event.response, event.times, event.amounts["gap_s"]) for event in story.events] == [
+        ("r", 2, 1.0),
+        ("beside", 1, 0.5),
+    ]
+
+
 def test_who_waits_while_blocks_are_free_waits_for_its_turn(tmp_path: Path) -> None:
     """A step has no more tokens than others take."""
     config, path = toy_config(blocks=400, step_tokens=5, rows=4), tmp_path / "busy.rec"

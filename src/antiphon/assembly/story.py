@@ -91,6 +91,8 @@ class What(StrEnum):
 MERGED = (
     *(What[move.name] for move in KvMove),
     What.ARRIVED,
+    What.ADVISED,
+    What.NOT_AHEAD,
     What.GAP,
     *(one for one in What if one.name.startswith("WOULD_")),
 )
@@ -159,7 +161,7 @@ class Story:
         for last in reversed(self.events if event.what in MERGED else ()):
             if last.what not in MERGED:
                 break
-            if (last.what, last.where, last.reason) == (event.what, event.where, event.reason):
+            if _merges(last) == _merges(event):
                 return last
         return None
 
@@ -199,3 +201,8 @@ class Story:
             if events[begin].what in (What.SPEAKS, What.SAID):
                 first = begin
         return [event for event in events[first : own[-1] + 1] if event.response in ("", response)]
+
+
+def _merges(event: Event) -> tuple[What, str, str, str]:
+    """What is the same of events that are told as one."""
+    return event.what, event.where, event.response, event.reason

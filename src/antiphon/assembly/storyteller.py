@@ -17,6 +17,7 @@ from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
 from antiphon.assembly.watched import Watched
 from antiphon.core.config import NodeConfig
 from antiphon.core.facts import (
+    LIKELY,
     CopyDone,
     CopyFailed,
     Fact,
@@ -292,8 +293,10 @@ class Storyteller:
             case TurnDropped():
                 story.add(now, What.CLEARED)
             case TurnAdvised():
-                due = "" if isnan(fact.expected_s) else f"due in {fact.expected_s:.1f} s"
-                story.add(now, What.ADVISED, reason=due)
+                told = [] if isnan(fact.expected_s) else [f"due in {fact.expected_s:.1f} s"]
+                if not fact.is_likely:
+                    told.append(f"nothing is done: its confidence is below {LIKELY:g}")
+                story.add(now, What.ADVISED, reason="; ".join(told))
             case SessionClosed():
                 for unit in self.node.stages.ar:
                     self._spoil((unit, story.session), "the session ended before its turn came")
