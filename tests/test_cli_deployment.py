@@ -426,9 +426,14 @@ def test_a_preset_is_explained_by_name_and_by_path(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(shipped.replace("pace: unpaced", own))
     said = explain(str(tmp_path / "mine.yaml"))
     assert "pace: own.py:Own\n  Holds what it likes.\n  lead_s        3  (float, default 2.0)" in said
-    assert "pace, talker: own.py:Own\n  Holds what it likes.\n  lead_s        1" in said
+    assert "pace, talker: own.py:Own\n  As under `pace`, with lead_s: 1.\n" in said
     assert "And more" not in said
     assert "pace: unpaced\n  Holds nothing back.\n" in explain("baseline")
+    shipped = explain("liveserve")
+    assert "evict: next-use\n  Decides what leaves" in shipped
+    assert "write: next-use\n  As under `evict`.\n" in shipped
+    assert "pace, thinker: urgency\n  As under `step`, with safe_s: 4.0, " in shipped
+    assert shipped.count("share of the stage's blocks in use") == 1
 
 
 def test_a_decision_is_explained_by_its_policies() -> None:

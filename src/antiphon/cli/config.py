@@ -131,8 +131,10 @@ def explained(key: Key) -> list[str]:
 
 
 def explained_preset(preset: str) -> list[str]:
-    """What each decision's policy does, and its options; per stage where a stage has its own."""
+    """What each decision's policy does, and its options; per stage where a stage has its own. Of one that
+    was told already, only what is another there."""
     lines, baseline = [preset], read_preset(BASELINE)
+    told: dict[str, tuple[str, dict[str, str]]] = {}
     for decision, choice in read_preset(preset).items():
         for stage in ("", *choice.stages):
             policy, options = choice.of(stage)
@@ -141,7 +143,14 @@ def explained_preset(preset: str) -> list[str]:
             is_observed = choice.observes(stage) and policy != usual
             how = f" (observed: asked and counted, and {usual} decides)" if is_observed else ""
             lines += ["", f"{place}: {policy_label(policy)}{how}"]
-            lines += explained_policy(decision, policy, options)
+            values = values_of(decision, policy, options)
+            if not values or policy not in told:
+                lines += explained_policy(decision, policy, options)
+                told[policy] = place, values
+                continue
+            first, before = told[policy]
+            other = ", ".join(f"{name}: {value}" for name, value in values.items() if value != before[name])
+            lines.append(f"  As under `{first}`{f', with {other}' if other else ''}.")
     return lines
 
 
@@ -152,6 +161,12 @@ def explained_decision(decision: str) -> list[str]:
         if decides(decision, policy):
             lines += ["", policy, *explained_policy(decision, policy, {})]
     return [*lines, "", f"or your own, as `{decision}: file.py:Class` or `package.module:Class`"]
+
+
+def values_of(decision: str, policy: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What each option of a policy is with these."""
+    known = options_of(find_policy(decision, policy))
+    return {name: written(options.get(name, default)) for name, (_, default) in known.items()}
 
 
 def explained_policy(decision: str, policy: str, options: Mapping[str, Any]) -> list[str]:
