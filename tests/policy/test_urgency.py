@@ -183,6 +183,11 @@ def test_nobody_is_held_who_reads_has_not_begun_or_is_not_waited_for() -> None:
     assert held(stage(3, 3, **told | {"begun": [True, True, False]})) == ([], None)
 
 
+def test_what_an_agent_takes_is_not_held() -> None:
+    """However much of it counts as ahead, it is taken already."""
+    assert held(stage(2, 2, **begun(2, 9.0, 9.0, rate=[inf, 12.5])))[0] == [1]
+
+
 def test_leads_are_wider_where_less_is_known_and_after_gaps() -> None:
     view = stage(3, 3, **begun(3, 3.0, 3.0, 3.0, source=[Source.ACKED, Source.ESTIMATED, Source.ACKED]))
     view.num_gaps[2] = 9

@@ -68,6 +68,7 @@ class Urgency:
     Where a lead is not known the request goes by its age among those that wait for the first sound, and is
     not held (§6); what nobody listens to goes behind them: its prompts may be many, and long. One whose
     client has stopped playing it goes after all that are listened to, and is not held either: it ends sooner.
+    Nor is one for an agent, which takes all that there is.
     """
 
     name = "urgency"
@@ -158,7 +159,7 @@ class Urgency:
         self._count_unknown(view)
         heard_s = heard_leads_s(view)
         can_hold = view.begun & (lead_s > self.safe_s) & (lead_s < np.inf) & (heard_s > self._listens_s)
-        can_hold &= (view.tier == LATENCY) & ~view.reading
+        can_hold &= (view.tier == LATENCY) & ~view.reading & (view.rate != np.inf)
         if not can_hold.any():
             return NO_HOLD
         limits_s = self._last_limits_s = self._limits_s(view)
