@@ -66,8 +66,10 @@ def test_the_client_s_reports_replace_the_estimate() -> None:
 def test_a_stop_ends_it() -> None:
     playback = Playback()
     playback.add(2.0, 0.0)
+    assert not playback.is_stopped
     playback.stop(0.75)
     playback.stop(1.5)
+    assert playback.is_stopped
     assert playback.add(3.0, 1.75) == 0.0
     assert (playback.audio_s, playback.played_s(60.0), playback.lead_s(1.0)) == (5.0, 0.75, 0.0)
     assert (playback.dry_at, playback.is_audible(1.0)) == (0.75, False)

@@ -137,6 +137,21 @@ def test_a_report_of_playback_moves_it() -> None:
     assert people.due_s(7.0) == pytest.approx(7.0 + REPLY_S)
 
 
+def test_a_reply_that_was_cut_is_heard_no_further_though_it_is_still_made() -> None:
+    """Its client truncates it, and does not cancel it."""
+    people = People("s")
+    people.ask(0.0)
+    people.write(40)
+    people.sound(1.0, 1.0)
+    people.tell(ItemCut("s", "item-r", 3), 2.0)
+    due_s = people.due_s(2.0)
+    assert due_s == pytest.approx(2.0 + REPLY_S)
+    people.sound(1.0, 3.0)
+    assert people.due_s(3.0) == due_s
+    people.end(4.0)
+    assert people.due_s(4.0) == due_s
+
+
 def test_a_cut_or_report_of_what_is_not_being_played_changes_nothing() -> None:
     people = People("s")
     people.reply(0.0, 1.0, response="before")

@@ -49,6 +49,18 @@ def test_a_voice_that_came_to_nothing_tells_nothing_of_the_next_turn() -> None:
     assert people.due_s(610.0) == pytest.approx(610.0 + SPEECH_S)
 
 
+def test_a_voice_that_came_to_nothing_is_no_part_of_a_turn_that_is_announced_later() -> None:
+    people = People("s")
+    people.reply(0.0, 1.0)
+    people.tell(SpeechStarted("s"), 4.0)
+    people.tell(SpeechEnded("s"), 4.2)
+    people.tell(TurnAdvised("s"), 598.0)
+    people.ask(600.0, response="typed")
+    people.sound(1.0, 601.0, response="typed")
+    people.tell(SpeechStarted("s"), 610.0)
+    assert people.due_s(610.0) == pytest.approx(610.0 + SPEECH_S)
+
+
 @pytest.mark.parametrize("reports", [False, True], ids=["no-reports", "reports"])
 def test_a_cough_during_a_reply_leaves_the_next_turn_due_after_it(reports: bool) -> None:
     people = People("s")

@@ -47,6 +47,11 @@ class Playback:
             return Source.UNKNOWN
         return Source.ESTIMATED if self.acked_s is None else Source.ACKED
 
+    @property
+    def is_stopped(self) -> bool:
+        """The listener hears no more of it, whatever comes."""
+        return self._stopped_s is not None
+
     def add(self, audio_s: float, now: float) -> float:
         """More audio came. Returns the silence that it ends, in seconds: 0 unless playback had run dry."""
         self.audio_s += audio_s

@@ -325,6 +325,8 @@ class NextUseTimes:
         is_near = expected_at <= now + NEAR_S
         if self.is_expected(name, now) and (session.is_speaking or not is_near):
             return  # what is known already says more
+        if not session.is_speaking and not self.is_expected(name, now):
+            session.spoke_at = nan  # that voice was no turn
         session.expected_at = expected_at
         if not isnan(session.due_at):
             self._list(name, session, expected_at, now)
@@ -409,6 +411,8 @@ class NextUseTimes:
         if heard is None or not is_heard or is_cut:
             session.heard_to = None
             self._answered(name, session, now, now)
+            return
+        if heard.is_stopped:  # it was cut before, and is still made
             return
         sent_s, num_written = heard.audio_s, self._frontier.made(0, heard.slot)
         session.unsent_s = 0.0 if is_over else max(num_written * self._token_s.value - sent_s, 0.0)
