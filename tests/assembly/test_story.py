@@ -30,6 +30,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import ResponseEnded
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
 from antiphon.stage.kv_asks import KvMove, KvMoved
+from assembly.test_observed import liveserve, played
 from fakes import transcribing
 from fakes.world import World, toy_config
 from flow.test_advance import advise, ask, prepared, say, until_reading
@@ -182,6 +183,24 @@ def test_what_is_preloaded_is_told_with_what_became_of_it(tmp_path: Path) -> Non
     (used,) = teller.stories["a"].of(What.PRELOAD_USED)
     assert used.amounts["blocks"] == 2
     assert used.where == "thinker"
+
+
+def test_liveserve_tells_why_a_reply_waited_and_gave_way_and_what_became_of_its_kv(tmp_path: Path) -> None:
+    path, preset = tmp_path / "record", liveserve(tmp_path, "own")
+    played(preset, path, 8, 20.0)
+    events = [event for story in retold(path, preset).stories.values() for event in story.events]
+    assert {(event.what, event.reason) for event in events} >= {
+        (What.HELD, "far enough ahead of what is heard"),
+        (What.PREEMPTED_KEEPING, "the least urgent gives way"),
+        (What.EVICTED, "needed last"),
+        (What.WRITTEN, "will leave soon"),
+        (What.PRELOADED, "its next turn is coming"),
+        (What.FETCHED, "a request waits for it"),
+    }
+    assert all(event.amounts["ahead_s"] > 0 for event in events if event.what is What.PRELOAD_USED)
+    assert {What.PRELOAD_USED, What.CUT} <= {event.what for event in events}
+    waits = {cause for event in events if event.what is What.WORKED for cause, _ in event.spent}
+    assert {Cause.HELD, Cause.ROW, Cause.DEVICE, Cause.ORDER} <= waits
 
 
 def small() -> tuple[Storyteller, Story]:

@@ -141,7 +141,7 @@ def test_media_wait_for_no_row() -> None:
 
 def test_the_least_urgent_row_gives_way_and_keeps_its_kv() -> None:
     choice = chosen(short(4, 5, **begun(5, 0.2, 7.0, 3.0)))
-    assert choice.preempt.tolist() == [1]
+    assert (choice.preempt.tolist(), choice.reason) == ([1], "the least urgent gives way")
     assert choice.keeps is not None
     assert choice.keeps.tolist() == [True]
     assert choice.order.tolist() == [0, 3, 2], "and none joins in that step"

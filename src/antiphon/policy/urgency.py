@@ -136,9 +136,10 @@ class Urgency:
             order = self._spared(view, budget, order, urgency)
         order = self._hurried(view, budget, order, urgency)
         self._count(view, budget, order, urgency)
+        reason = URGENCIES[int(urgency[order[0]])] if len(order) else "nothing can run"
         return StepChoice(
             order,
-            URGENCIES[int(urgency[order[0]])] if len(order) else "nothing can run",
+            "the least urgent gives way" if len(preempt) else reason,
             urgency=urgency[order],
             preempt=preempt,
             keeps=np.ones(len(preempt), np.bool_),
