@@ -183,6 +183,15 @@ def test_nobody_is_held_who_reads_has_not_begun_or_is_not_waited_for() -> None:
     assert held(stage(3, 3, **told | {"begun": [True, True, False]})) == ([], None)
 
 
+def test_what_an_agent_reads_never_runs_dry() -> None:
+    """It goes behind first sounds that somebody waits for, as what nobody listens to does, and no prompt is
+    kept out of a step for its sake."""
+    view = stage(2, 3, **begun(3, 0.2, 5.0, age_s=[9, 9, 1], rate=[inf, 12.5, 12.5]))
+    assert chosen(view).order.tolist() == [2, 0, 1]
+    prompt = begun(2, 0.001, tokens=[1, 200], rate=[inf, nan], age_s=[9, 1], cost=Linear())
+    assert chosen(stage(1, 2, **prompt), Budget(1000, 8)).order.tolist() == [0, 1]
+
+
 def test_what_an_agent_takes_is_not_held() -> None:
     """However much of it counts as ahead, it is taken already."""
     assert held(stage(2, 2, **begun(2, 9.0, 9.0, rate=[inf, 12.5])))[0] == [1]

@@ -66,9 +66,9 @@ class Urgency:
                the admissions; nothing is `patient`, or at the brink
 
     Where a lead is not known the request goes by its age among those that wait for the first sound, and is
-    not held (§6); what nobody listens to goes behind them: its prompts may be many, and long. One whose
-    client has stopped playing it goes after all that are listened to, and is not held either: it ends sooner.
-    Nor is one for an agent, which takes all that there is.
+    not held (§6); what nobody listens to goes behind them: its prompts may be many, and long. So does what an
+    agent reads, which takes all that there is and never runs dry. One whose client has stopped playing it
+    goes after all that are listened to, and is not held either: it ends sooner.
     """
 
     name = "urgency"
@@ -244,7 +244,7 @@ class Urgency:
     def _classes(self, view: StepView) -> Ints:
         """U0, U1, U2, or what no person waits for: [n]."""
         lead_s = view.lead_s
-        is_known = (view.begun & ~np.isnan(lead_s)) | (lead_s == np.inf)
+        is_known = (view.begun & ~np.isnan(lead_s) & (view.rate != np.inf)) | (lead_s == np.inf)
         dry = np.where(lead_s <= self.safe_s, RUNS_DRY, BUFFERED)
         return np.where(view.tier != LATENCY, BEHIND, np.where(is_known, dry, FIRST_SOUND))
 
@@ -254,7 +254,7 @@ class Urgency:
         exposure = np.maximum(lead_s - self.safe_s, 0) / self.safe_s  # eq. 2
         utility = self._beta * self._relief(view) - self._alpha * exposure  # eq. 1
         urgency = self._classes(view)
-        unheard_s = np.where(np.isnan(view.rate), AFTER_ALL_S, 0.0)
+        unheard_s = np.where(np.isfinite(view.rate), 0.0, AFTER_ALL_S)
         within = np.choose(urgency, (lead_s, unheard_s - age_s, -utility, -age_s))
         self._count_unknown(view)
         return urgency, within
@@ -270,8 +270,8 @@ class Urgency:
         """Without prompts, where they would make a reply beside them run dry, or one that would as soon as
         its first sound is out. Not in the paper: its steps are about as long with a prompt as without."""
         prompts = view.reading[order] & (urgency[order] != RUNS_DRY)
-        dry = order[(urgency[order] <= FIRST_SOUND) & ~prompts]
-        if not len(dry) or not prompts.any() or np.isnan(view.rate[dry]).all():
+        dry = order[(urgency[order] <= FIRST_SOUND) & ~prompts & np.isfinite(view.rate[order])]
+        if not len(dry) or not prompts.any():
             return order
         leads_s = np.where(view.begun[dry], view.lead_s[dry], view.ahead_s[dry])
         least_s = float(np.nanmin(leads_s, initial=np.inf))
@@ -289,7 +289,7 @@ class Urgency:
         if not self._brink_s or self._is_full(view):
             return order
         at_brink = (urgency == RUNS_DRY) & (view.lead_s < self._brink_s)
-        first_sound = (urgency == FIRST_SOUND) & ~view.begun & ~np.isnan(view.rate)
+        first_sound = (urgency == FIRST_SOUND) & ~view.begun & np.isfinite(view.rate)
         if not ((at_brink | first_sound) & self._can_run(view)).any():
             return order
         hurried = order[urgency[order] <= FIRST_SOUND]
