@@ -6,8 +6,11 @@ import base64
 from typing import Any
 
 import numpy as np
+import pytest
 
 from antiphon.core.conversation import AudioPart
+from antiphon.core.plans import StagePrepared
+from antiphon.wire import advisories
 from server.conftest import Running
 
 
@@ -66,3 +69,18 @@ async def test_models(served: Running) -> None:
     async with served.client() as client:
         assert [model.id async for model in client.models.list()] == ["test-omni"]
         assert (await client.models.retrieve("test-omni")).owned_by == "antiphon"
+
+
+async def test_a_turn_is_announced(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/clients.md says it: on the socket, and beside it."""
+    monkeypatch.setattr(advisories, "MIN_GAP_S", 0.0)
+    served.engine.prepared = (StagePrepared("thinker", 1, 0, 0, True),)
+    async with served.client() as client, client.realtime.connect(model="test-omni") as connection:
+        session_id = (await connection.recv()).session.id
+        await connection.send({"type": "antiphon.advise", "expected_arrival": 2})
+        told: Any = await connection.recv()
+        assert (told.type, told.session_id, told.action) == ("antiphon.advised", session_id, "in_place")
+        assert "(thinker: 1 block on the device)" in told.why
+        body = {"session_id": session_id, "prepare": "turn"}
+        answer: Any = await client.post("/advisories", body=body, cast_to=object)
+        assert (answer["prepare"], answer["action"]) == ("turn", "in_place")

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from antiphon.core.counted import counted
 from antiphon.core.errors import Throttled
 from antiphon.core.facts import LIKELY, ResponseRequested, TurnAdvised
 from antiphon.core.plans import AdvisoryAnswered, StagePrepared, TurnAnswer
@@ -177,7 +178,7 @@ def _why(action: Action, answer: AdvisoryAnswered) -> str:
 
 def _counts(stages: tuple[StagePrepared, ...]) -> str:
     return ", ".join(
-        f"{stage.unit}: {stage.device} blocks on the device"
+        f"{stage.unit}: {counted(stage.device, 'block')} on the device"
         + (f" and {stage.lacking} to bring" if stage.lacking else "")
         for stage in stages
     )
