@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from openai.types.chat import ChatCompletion as SdkCompletion
-from schemathesis import checks
+from schemathesis import Case, checks
+from schemathesis.checks import load_all_checks
+from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from antiphon.server.app import create_app
@@ -24,19 +24,36 @@ CHECKS = [
 APP = create_app(FakeEngine(), detokenisers=CharDetokeniser)
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
+OPERATIONS = [found.ok().label for found in SCHEMA.get_all_operations()]
 
 
-@SCHEMA.parametrize()
-@settings(max_examples=4, **RELAXED)
-def test_a_little_of_everything(case: Any) -> None:
+def fuzz(operation: str, num_examples: int) -> None:
+    """Schemathesis' own marks make all requests in each process that collects tests, which takes seconds, and
+    give all operations one name, of which pytest-xdist runs the first alone."""
+    load_all_checks()
+    (made,) = get_all_tests(
+        schema=SCHEMA.include(name=operation),
+        test_func=holds,
+        settings=settings(max_examples=num_examples, **RELAXED),
+        given_kwargs=None,
+    )
+    _, test = made.ok()
+    test()
+
+
+def holds(case: Case) -> None:
     case.call_and_validate(checks=CHECKS)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_little_of_everything(operation: str) -> None:
+    fuzz(operation, 4)
 
 
 @pytest.mark.slow
-@SCHEMA.parametrize()
-@settings(max_examples=300, **RELAXED)
-def test_much_of_everything(case: Any) -> None:
-    case.call_and_validate(checks=CHECKS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_much_of_everything(operation: str) -> None:
+    fuzz(operation, 300)
 
 
 def test_every_route_describes_its_bodies_and_errors() -> None:
