@@ -24,7 +24,11 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/$(VENV)/pyright
 
-.PHONY: setup serve test test-slow test-gpu check format clean clients
+# Two at a time; where make can, it shows in one piece what each of them says.
+BESIDE := $(MAKE) --no-print-directory --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+CHECKS := check-types check-lint check-format check-floors
+
+.PHONY: setup serve test test-slow test-gpu check $(CHECKS) kernels format clean clients
 
 setup: $(READY)
 
@@ -56,7 +60,8 @@ else
 	@exec $(BIN)/antiphon serve $(MODEL) --port $(PORT) --threads 1
 endif
 
-test: check
+test: setup
+	@$(BESIDE) $(CHECKS) kernels
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --coverage
 
 test-slow: setup
@@ -83,10 +88,25 @@ $(CLIENTS)/%/.ready: Makefile
 	@touch $@
 
 check: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports --no-logo
+	@$(BESIDE) $(CHECKS)
+
+$(CHECKS) kernels: setup
+
+check-types:
 	$(BIN)/pyright
+
+check-lint:
+	$(BIN)/ruff check .
+
+check-format:
+	$(BIN)/ruff format --check .
+
+check-floors:
+	$(BIN)/lint-imports --no-logo
+
+# Most of what tests would wait for while it is compiled; the checks leave a core for it.
+kernels:
+	$(BIN)/python tests/compile_kernels.py
 
 format: setup
 	$(BIN)/ruff check --fix .
