@@ -78,6 +78,7 @@ class System(msgspec.Struct, frozen=True):
     """What is compared. mechanisms: of LiveServe; the rest is as fcfs has it.
 
     rows     that a stage holds at most: further requests wait
+    step_rows  of the talker's, those that run in one step at most; 0: all
     first    frames of a reply's first chunk of sound, 80 ms each
     safe_s   lead below which a reply goes first, and at which it is held
     brink_s  lead below which those that are well buffered stay out of its steps
@@ -88,12 +89,14 @@ class System(msgspec.Struct, frozen=True):
     first: int
     safe_s: tuple[float, float] = (1.0, 4.0)
     brink_s: float = 0.0
+    step_rows: int = 0
 
     @property
     def name(self) -> str:
         first_s, held_s = self.safe_s
         ours = f"-{first_s:g}-{held_s:g}-{self.brink_s:g}" if self.mechanisms else ""
-        return f"{'+'.join(self.mechanisms) or 'fcfs'}-{self.rows}-{self.first}{ours}"
+        rows = f"{self.rows}.{self.step_rows}" if self.step_rows else f"{self.rows}"
+        return f"{'+'.join(self.mechanisms) or 'fcfs'}-{rows}-{self.first}{ours}"
 
     def write(self, folder: Path) -> None:
         """The preset's file, if it is not there: other processes may read it."""
@@ -114,12 +117,15 @@ class System(msgspec.Struct, frozen=True):
         sizes = Sizes(max_rows=self.rows, host_kv_tokens=HOST_KV_TOKENS)
         made = engine_of(profile, str(self.preset(folder)), sizes)
         edge = EdgeOptions("talker", "code2wav", self.first, CHUNK, CREDIT)
-        node = msgspec.structs.replace(made.served.node, edges=(edge,))
+        talker = msgspec.structs.replace(made.served.node.ar["talker"], step_rows=self.step_rows or None)
+        stages = made.served.node.ar | {"talker": talker}
+        node = msgspec.structs.replace(made.served.node, edges=(edge,), ar=stages)
         return SimEngine(msgspec.structs.replace(made.served, node=node), made.block_bytes)
 
 
 SHIPPED = System((), ROWS, 2)
-BASELINE_ROWS, OUR_ROWS = (8, 9, 10, 12), (8, 9, 10)
+BASELINE_ROWS, OUR_ROWS = (8, 9, 10, 12), ((8, 0), (9, 0), (10, 0), (16, 8), (16, 9))
+"""With a first chunk of 4 frames. Ours: a reply that is held keeps a row, and needs none in a step."""
 BRINK_S = 0.3
 """As it ships."""
 HELD_S = 4.0, 6.0, 12.0
@@ -198,10 +204,9 @@ class Runs:
     ) -> None:
         self._work, self._pool, self._times, self.rates = work, pool, times, rates
         self.baselines = SHIPPED, *(System((), most, 4) for most in rows or BASELINE_ROWS)
+        ours = tuple((most, 0) for most in rows) or OUR_ROWS
         self.tried = tuple(
-            System(tuple(MECHANISMS), most, first, brink_s=BRINK_S)
-            for most in rows or OUR_ROWS
-            for first in (2, 4)
+            System(tuple(MECHANISMS), most, 4, brink_s=BRINK_S, step_rows=in_step) for most, in_step in ours
         )
         work.mkdir(parents=True, exist_ok=True)
 
@@ -318,8 +323,8 @@ def evaluated(runs: Runs) -> dict[str, Any]:
     }
     parts = [(name,) for name in MECHANISMS]
     parts += [tuple(name for name in MECHANISMS if name != left_out) for left_out in MECHANISMS]
-    at_both = (ours.rows, ours.first, ours.safe_s, ours.brink_s)
-    reference = runs.at(System((), ours.rows, ours.first), rates[1], ABLATED)
+    at_both = (ours.rows, ours.first, ours.safe_s, ours.brink_s, ours.step_rows)
+    reference = runs.at(System((), ours.step_rows or ours.rows, ours.first), rates[1], ABLATED)
     ablation = {
         " + ".join(part): told(reference, runs.at(System(part, *at_both), rates[1], ABLATED))
         for part in [*parts, tuple(MECHANISMS)]

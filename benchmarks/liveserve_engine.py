@@ -94,6 +94,7 @@ def deployed(name: str, system: System, work: Path) -> Path:
         "preset": system.preset(work).name,
         "limits": {"max_sessions": MOST_OPEN, "max_open_responses": MOST_OPEN, "min_lead_s": 0.0},
         "defaults": {"max_rows": system.rows, "host_kv_tokens": HOST_KV_TOKENS},
+        "stages": {"talker": {"step_rows": system.step_rows or None}},
         "edges": {"talker -> code2wav": {"first_chunk": system.first, "chunk": CHUNK}},
     }
     path.write_text(yaml.safe_dump(said))
