@@ -51,6 +51,16 @@ def new_mover(pool: KvPool) -> KvCopies:
     return KvCopies({"s": pool}, lane_maker(torch.device("cpu")))
 
 
+def test_a_link_that_always_fails_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    mover = new_mover(new_pool())
+    for ticket in range(9):
+        mover.copy(out("low", [99], [0], ticket))
+    assert [type(fact) for fact in settle(mover)] == [CopyFailed] * 9
+    assert [record.getMessage().partition("failed ")[2] for record in caplog.records] == [
+        f"({times} so far)" for times in (1, 2, 4, 8)
+    ]
+
+
 def test_a_slower_link_takes_as_long_as_it_says() -> None:
     """Three blocks of layers 1 to 3, keys and values of two tokens of three numbers, at 2 kB/s: 0.216 s."""
     pool = new_pool()

@@ -107,6 +107,7 @@ class KvCopies:
         self._lanes: dict[Direction, CopyLane] = {}
         self._pending: dict[str, deque[Pending]] = {unit: deque() for unit in pools}
         """By the unit that waits for it."""
+        self._num_failed = 0
 
     @property
     def num_in_flight(self) -> int:
@@ -162,13 +163,16 @@ class KvCopies:
         return facts
 
     def _answer(self, unit: str, pending: Pending) -> Fact | None:
-        """What to report of a copy, None while it runs. A copy that waits for one that failed fails too."""
+        """What to report of a copy, None while it runs. A copy that waits for one that failed fails too. The
+        log is told of the first, the second, the fourth … that fails: a link may always fail."""
         ticket = pending.ticket
         try:
             if not pending.copy.poll():
                 return None
         except Exception as error:
-            log.exception("copy %d of unit %s failed", ticket, unit)
+            times = self._num_failed = self._num_failed + 1
+            if times & (times - 1) == 0:
+                log.exception("copy %d of unit %s failed (%d so far)", ticket, unit, times)
             return CopyFailed(unit, ticket, f"{type(error).__name__}: {error}")
         self.pools[unit].arrived(ticket)
         return CopyDone(unit, ticket, pending.copy.seconds)
