@@ -229,6 +229,19 @@ def test_what_is_preloaded_for_nothing_is_told() -> None:
     assert ("talker", unread.format(1, "2.000"), "the session ended before its turn came") in words
 
 
+def test_blocks_of_which_one_group_did_not_come_are_not_back() -> None:
+    teller, story = small()
+    for first, facts in (
+        (70, (CopyFailed("thinker", 70, "broke"), CopyDone("thinker", 71), CopyDone("thinker", 72))),
+        (80, (CopyDone("thinker", 80), CopyFailed("thinker", 81, "broke"), CopyFailed("thinker", 82, "too"))),
+    ):
+        teller.moved(KvMoved("thinker", KvMove.FETCHED, "a", "a", 3, {first, first + 1, first + 2}))
+        for fact in facts:
+            teller.decide((fact,), 2.0)
+    assert not list(story.of(What.ARRIVED))
+    assert story.total("blocks", What.COPY_FAILED) == 6, "each block once"
+
+
 def test_speech_over_a_reply_and_what_is_kept_from_the_client() -> None:
     teller, story = small()
     teller.decide((SpeechStarted("a"), OutputHeld("a", "r")), 1.5)

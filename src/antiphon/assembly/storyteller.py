@@ -134,12 +134,14 @@ class _Reply:
 
 @dataclass(slots=True)
 class _Copy:
-    """Blocks on their way from the host."""
+    """Blocks on their way from the host, with a ticket for each KV group."""
 
     story: Story
     unit: str
     num_blocks: int
     tickets: set[int]
+    has_failed: bool = False
+    """One of them broke off: the others bring nothing of use."""
 
 
 @dataclass(slots=True)
@@ -336,7 +338,10 @@ class Storyteller:
             return
         copy.tickets.discard(fact.ticket)
         blocks = copy.num_blocks
+        if copy.has_failed:
+            return
         if isinstance(fact, CopyFailed):
+            copy.has_failed = True
             copy.story.add(self._now, What.COPY_FAILED, copy.unit, reason=fact.message, blocks=blocks)
         elif not copy.tickets:
             copy.story.add(self._now, What.ARRIVED, copy.unit, blocks=blocks)
