@@ -337,6 +337,14 @@ def test_rows_are_freed_sooner_before_anybody_waits_for_one() -> None:
     assert held(stage(3, 3, **told | pending), rows_to=0.75)[0] == [0, 1, 2], "it is about to be free"
 
 
+def test_nothing_is_held_while_the_one_that_waits_longest_finds_no_room() -> None:
+    """One behind it that would fit does not join before it."""
+    told = begun(4, 9.0, 9.0, age_s=[9, 9, 8, 1], needs=[0, 0, 40, 1], num_free=8)
+    assert held(stage(2, 4, **told)) == ([], None)
+    assert held(stage(2, 4, **told | {"num_free": 48}))[0] == [0, 1]
+    assert held(stage(2, 4, **told | {"age_s": [9, 9, 1, 8]}))[0] == [0, 1]
+
+
 def test_rows_of_a_later_stage_are_freed_sooner_as_well() -> None:
     """What the thinker holds keeps its row in the talker, which cannot go on without it."""
     told = begun(3, 9.0, 9.0, 9.0)

@@ -212,9 +212,13 @@ class Urgency:
         return view.num_rows > self._rows_to * (view.num_rows + view.num_free_rows + view.num_pending_rows)
 
     def _is_in_the_way(self, view: StepView) -> bool:
-        """A request waits for a row, or for KV, that a held reply would keep: what runs is over sooner."""
-        waits = view.ready & (view.tier == LATENCY) & (view.row < 0)
-        return bool(waits.any() and not (waits & self._can_run(view)).any())
+        """The request that waits longest lacks a row, or KV, that a held reply would keep: what runs is over
+        sooner. Others behind it may fit, and do not join before it."""
+        waits = (view.ready & (view.tier == LATENCY) & (view.row < 0)).nonzero()[0]
+        if not len(waits):
+            return False
+        longest = waits[np.fmax(view.age_s[waits], 0.0).argmax()]
+        return not self._can_run(view)[longest]
 
     def _can_run(self, view: StepView) -> Mask:
         """Ready, and has a row or could get one, and its KV: [n]."""
