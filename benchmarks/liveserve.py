@@ -77,11 +77,11 @@ TRADED = ("ttfp_s.p90", "smooth", WASTE, 'waste_token_ratio{stage="thinker"}')
 class System(msgspec.Struct, frozen=True):
     """What is compared. mechanisms: of LiveServe; the rest is as fcfs has it.
 
-    rows     that a stage holds at most: further requests wait
-    step_rows  of the talker's, those that run in one step at most; 0: all
-    first    frames of a reply's first chunk of sound, 80 ms each
-    safe_s   lead below which a reply goes first, and at which it is held
-    brink_s  lead below which those that are well buffered stay out of its steps
+    rows       that a stage holds at most: further requests wait
+    first      frames of a reply's first chunk of sound, 80 ms each
+    safe_s     lead below which a reply goes first, and at which it is held
+    brink_s    lead below which those that are well buffered stay out of its steps
+    step_rows  of the talker's rows, those that run in one step at most; 0: all
     """
 
     mechanisms: tuple[str, ...]
@@ -126,8 +126,6 @@ class System(msgspec.Struct, frozen=True):
 SHIPPED = System((), ROWS, 2)
 BASELINE_ROWS, OUR_ROWS = (8, 9, 10, 12), ((8, 0), (9, 0), (10, 0), (16, 8), (16, 9))
 """With a first chunk of 4 frames. Ours: a reply that is held keeps a row, and needs none in a step."""
-BRINK_S = 0.3
-"""As it ships."""
 HELD_S = 4.0, 6.0, 12.0
 """Leads at which what was chosen is held, as a trade between waste and the first sound."""
 
@@ -205,8 +203,9 @@ class Runs:
         self._work, self._pool, self._times, self.rates = work, pool, times, rates
         self.baselines = SHIPPED, *(System((), most, 4) for most in rows or BASELINE_ROWS)
         ours = tuple((most, 0) for most in rows) or OUR_ROWS
+        brink_s = written("liveserve")["step"]["brink_s"]
         self.tried = tuple(
-            System(tuple(MECHANISMS), most, 4, brink_s=BRINK_S, step_rows=in_step) for most, in_step in ours
+            System(tuple(MECHANISMS), most, 4, brink_s=brink_s, step_rows=in_step) for most, in_step in ours
         )
         work.mkdir(parents=True, exist_ok=True)
 

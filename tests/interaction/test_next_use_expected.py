@@ -38,23 +38,14 @@ def test_whose_voice_is_heard_is_expected_until_the_turn_is_there_or_comes_to_no
     assert [*people.next_use.expected(56.0)] == []
 
 
-def test_a_voice_that_came_to_nothing_tells_nothing_of_the_next_turn() -> None:
+@pytest.mark.parametrize("announced", [False, True], ids=["typed", "announced"])
+def test_a_voice_that_came_to_nothing_is_no_part_of_a_later_turn(announced: bool) -> None:
     people = People("s")
     people.reply(0.0, 1.0)
     people.tell(SpeechStarted("s"), 4.0)
     people.tell(SpeechEnded("s"), 4.2)
-    people.ask(600.0, response="typed")
-    people.sound(1.0, 601.0, response="typed")
-    people.tell(SpeechStarted("s"), 610.0)
-    assert people.due_s(610.0) == pytest.approx(610.0 + SPEECH_S)
-
-
-def test_a_voice_that_came_to_nothing_is_no_part_of_a_turn_that_is_announced_later() -> None:
-    people = People("s")
-    people.reply(0.0, 1.0)
-    people.tell(SpeechStarted("s"), 4.0)
-    people.tell(SpeechEnded("s"), 4.2)
-    people.tell(TurnAdvised("s"), 598.0)
+    if announced:
+        people.tell(TurnAdvised("s"), 598.0)
     people.ask(600.0, response="typed")
     people.sound(1.0, 601.0, response="typed")
     people.tell(SpeechStarted("s"), 610.0)
