@@ -288,6 +288,13 @@ def test_what_is_well_buffered_stays_out_of_the_steps_of_a_first_sound() -> None
     assert chosen(stage(2, 3, **told)).order.tolist() == [2, 1, 0], "as the paper has it"
 
 
+def test_nobody_makes_way_for_a_prompt_that_is_kept_out() -> None:
+    told = begun(3, 0.5, 5.0, tokens=[1, 1, 200], cost=Linear(0.01))
+    assert chosen(stage(2, 3, **told), Budget(1000, 8), brink_s=0.3).order.tolist() == [0, 1]
+    told["tokens"] = [1, 1, 4]
+    assert chosen(stage(2, 3, **told), Budget(1000, 8), brink_s=0.3).order.tolist() == [0, 2]
+
+
 def test_nobody_is_left_out_while_most_rows_are_in_use() -> None:
     policy, told = Urgency(brink_s=0.3, rows_to=0.75), begun(3, 0.2, 5.0, 0.9, cost=Linear(0.01))
     for num_free, num_pending, order in ((1, 0, [0, 2]), (0, 1, [0, 2]), (0, 0, [0, 2, 1])):

@@ -294,7 +294,7 @@ class Urgency:
             return order
         at_brink = (urgency == RUNS_DRY) & (view.lead_s < self._brink_s)
         first_sound = (urgency == FIRST_SOUND) & ~view.begun & np.isfinite(view.rate)
-        if not ((at_brink | first_sound) & self._can_run(view)).any():
+        if not ((at_brink | first_sound) & self._can_run(view))[order].any():
             return order
         hurried = order[urgency[order] <= FIRST_SOUND]
         if len(hurried) == len(order):
