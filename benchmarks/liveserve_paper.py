@@ -2,6 +2,7 @@
 
     python benchmarks/liveserve_paper.py --out benchmarks/results/liveserve-paper.json
     python benchmarks/liveserve_paper.py --frontier --out benchmarks/results/liveserve-frontier.json
+    python benchmarks/liveserve_paper.py --one-thread --out benchmarks/results/liveserve-thread.json
 
 Simulated at the times calibrated to the paper's baseline (liveserve-calibrated.json), beside which alone its
 ratios may stand. Algorithm 1 by itself runs ahead as far as there is room; the preset also holds what is far
@@ -9,7 +10,8 @@ ahead, so a reply takes as long as it is heard, and a place of this workload, wh
 been received, is free later. Both are told. All c people come at once in the beginning, a quarter of them
 all: `later` is the first sound of those that come after, one by one. Others arrive by Poisson's law or in
 bursts like BurstGPT's (gamma gaps, coefficient of variation 2.37), and wait for one of c places (Figure 12).
-Conversations of several turns, and with clips, are Figure 10's other workloads.
+Conversations of several turns, and with clips, are Figure 10's other workloads. With --one-thread the machine
+is another that is as slow: a join takes less, and each step of any replica waits for one thread that orders all.
 Figures are means of paired seeds. Runs that --work has are not run again.
 """
 
@@ -25,7 +27,16 @@ import msgspec
 import numpy as np
 import yaml
 from liveserve import as_printed
-from liveserve_calibration import DEPLOYMENT, HOST_KV_TOKENS, NOBODY, PER_PLACE, PROFILE, WORKLOAD
+from liveserve_calibration import (
+    DEPLOYMENT,
+    HOST_KV_TOKENS,
+    NOBODY,
+    ONE_THREAD,
+    PER_PLACE,
+    PROFILE,
+    WORKLOAD,
+    slowed,
+)
 
 from antiphon.assembly.deployment_file import read_deployment
 from antiphon.bench import provenance
@@ -47,13 +58,13 @@ TOLD = (
     *("ttfp_s.p50", "ttfp_s.p90", "later.p50", "later.p90", "continuity", "completed_rps", "rtf.p90"),
     *('waste_token_ratio{stage="thinker"}', 'waste_token_ratio{stage="talker"}'),
 )
-COMPARED = ("ttfp_s.p90", "later.p90", "completed_rps")
+COMPARED = ("ttfp_s.p50", "ttfp_s.p90", "later.p50", "later.p90", "completed_rps")
 
 
 class Point(msgspec.Struct, frozen=True):
     """places: c; rate_per_s: of arrivals, and their coefficient of variation; None: a place is taken again
     as soon as it is free. seeds: so many; systems: that are compared, fcfs first; workload: where a place of
-    another than ShareGPT's is free once all is heard."""
+    another than ShareGPT's is free once all is heard; one_thread: orders all steps."""
 
     places: int
     barge_in: float
@@ -62,13 +73,19 @@ class Point(msgspec.Struct, frozen=True):
     seeds: int = 5
     systems: tuple[str, ...] = ("fcfs", "liveserve")
     workload: str = WORKLOAD
+    one_thread: bool = False
+
+    @property
+    def times(self) -> Profile:
+        return slowed(**ONE_THREAD) if self.one_thread else Profile.from_json(PROFILE.read_bytes())
 
     @property
     def name(self) -> str:
         arrivals = "" if self.rate_per_s is None else f", {self.rate_per_s:g}/s {LAWS[self.cv]}"
         if self.workload != WORKLOAD:  # which says itself who barges in
             return f"calibrated, {self.workload}, c = {self.places}{arrivals}"
-        return f"calibrated, c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
+        times = "one thread" if self.one_thread else "calibrated"
+        return f"{times}, c = {self.places}{arrivals}, p_bi {self.barge_in:g}"
 
     @property
     def load(self) -> dict[str, Any]:
@@ -95,6 +112,10 @@ FRONTIER = (
         for places in (2, 4, 8, 16, 32)
     ),
 )
+THREAD = (
+    *(Point(16, barge_in, systems=SYSTEMS, one_thread=True) for barge_in in (0.0, 0.5)),
+    *(Point(places, 0.0, seeds=seeds, one_thread=True) for places, seeds in ((8, 5), (12, 2), (32, 2))),
+)
 
 
 def preset(system: str, work: Path) -> str:
@@ -111,10 +132,9 @@ def played(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
     settings: dict[str, Any] = {"load": point.load}
     if point.workload == WORKLOAD:
         settings["people.talker.barge_in.probability"] = point.barge_in
-    profile = Profile.from_json(PROFILE.read_bytes())
     sizes = Sizes(host_kv_tokens=HOST_KV_TOKENS)
-    engine = deployed_engine(profile, read_deployment(DEPLOYMENT), preset(system, work), sizes)
-    run = run_of(Setup(changed(named(point.workload), settings), profile, seed, engine))
+    engine = deployed_engine(point.times, read_deployment(DEPLOYMENT), preset(system, work), sizes)
+    run = run_of(Setup(changed(named(point.workload), settings), point.times, seed, engine))
     found = figures(run, Slo()) | later(run, point.places)
     return {name: round(found[name], 5) for name in TOLD if name in found}
 
@@ -153,7 +173,9 @@ def told(runs: dict[str, list[dict[str, Any]]], compared: tuple[str, ...] = COMP
 
 def main() -> None:
     parser = provenance.parser(__doc__, "evaluation/paper")
-    parser.add_argument("--frontier", action="store_true", help="Figures 10 and 13 instead of the others")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--frontier", action="store_true", help="Figures 10 and 13 instead of the others")
+    instead.add_argument("--one-thread", action="store_true", help="where one thread orders all steps")
     arguments = parser.parse_args()
     work: Path = arguments.work
     for system in SYSTEMS:
@@ -164,7 +186,7 @@ def main() -> None:
                 system: [pool.submit(kept, work, system, point, seed) for seed in range(point.seeds)]
                 for system in point.systems
             }
-            for point in (FRONTIER if arguments.frontier else POINTS)
+            for point in (THREAD if arguments.one_thread else FRONTIER if arguments.frontier else POINTS)
         }
         found = {
             point.name: told({system: [one.result() for one in each] for system, each in systems.items()})
