@@ -48,8 +48,8 @@ PREDICTED_AT, WITHIN = 8, 0.25
 JOINS_MS = (100, 200, 350, 500)
 SEEDS = (0,)
 ONE_THREAD = {"step_ms": 6.48, "join_ms": 200.0, "decide_ms": 3.0}
-"""Another machine, as slow alone and with the continuities within two replies (39 and 47, one seed): one thread
-orders the steps of all replicas. What it says of c = 8 does not hold (P50 0.63 s, P90 0.88)."""
+"""Another machine, as slow alone and with the continuities within two replies (39 and 47, one seed): one
+thread orders the steps of all replicas. What it says of c = 8 does not hold (P50 0.63 s, P90 0.88)."""
 TRIED_STEP_MS = 6.0
 NOBODY = RunStarted(
     t_s=0.0, label="", url="", workload="", seed=0, command="", commit="", machine="", version="", unix_s=0.0

@@ -10,8 +10,8 @@ ahead, so a reply takes as long as it is heard, and a place of this workload, wh
 been received, is free later. Both are told. All c people come at once in the beginning, a quarter of them
 all: `later` is the first sound of those that come after, one by one. Others arrive by Poisson's law or in
 bursts like BurstGPT's (gamma gaps, coefficient of variation 2.37), and wait for one of c places (Figure 12).
-Conversations of several turns, and with clips, are Figure 10's other workloads. With --one-thread the machine
-is another that is as slow: a join takes less, and each step of any replica waits for one thread that orders all.
+Conversations of several turns, and with clips, are Figure 10's other workloads. With --one-thread the
+machine is another, as slow: a join takes less, and each step of any replica waits for one thread.
 Figures are means of paired seeds. Runs that --work has are not run again.
 """
 
