@@ -289,6 +289,18 @@ def ready_beside(view: StepView, preempt: Ints) -> Ints:
     return ready[(ready < view.num_rows) & (ready != preempt[0])] if len(preempt) else ready
 
 
+def prompts_first(view: StepView) -> StepChoice:
+    """Prompts before replies, and what is best effort after both; what came last is preempted."""
+    preempt, first = last_come(view), view.num_rows
+    ready = ready_beside(view, preempt)
+    reading, late = view.reading[ready], view.tier[ready] != LATENCY
+    if np.count_nonzero(reading) or np.count_nonzero(late):
+        # prompts, then those that wait, then replies; of best effort, those that wait come last
+        turn = np.where(reading, np.where(ready >= first, np.where(late, 3, 1), 0), 2)
+        ready = ready[np.lexsort((turn, late))]
+    return StepChoice(ready, "prompts first", preempt=preempt)
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Candidates that are held back, [n], and when to ask again although nothing happens.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from antiphon.policy.base import LATENCY, Budget, StepChoice, StepView, last_come, ready_beside
+from antiphon.policy.base import Budget, StepChoice, StepView, prompts_first
 
 
 class PrefillFirst:
@@ -18,11 +16,4 @@ class PrefillFirst:
     name = "prefill-first"
 
     def decide(self, view: StepView, budget: Budget, now: float) -> StepChoice:
-        preempt, first = last_come(view), view.num_rows
-        ready = ready_beside(view, preempt)
-        reading, late = view.reading[ready], view.tier[ready] != LATENCY
-        if np.count_nonzero(reading) or np.count_nonzero(late):
-            # prompts, then those that wait, then replies; of best effort, those that wait come last
-            turn = np.where(reading, np.where(ready >= first, np.where(late, 3, 1), 0), 2)
-            ready = ready[np.lexsort((turn, late))]
-        return StepChoice(ready, "prompts first", preempt=preempt)
+        return prompts_first(view)

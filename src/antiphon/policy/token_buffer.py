@@ -25,9 +25,9 @@ from antiphon.policy.base import (
     StepView,
     Told,
     is_starved,
+    prompts_first,
 )
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection, num_beside_step, num_short
-from antiphon.policy.prefill_first import PrefillFirst
 from antiphon.policy.rounds import SOON_S, Rounds, known_s
 from antiphon.policy.working_set import Plan
 
@@ -104,7 +104,6 @@ class TokenBuffer:
         self._rounds = self.rounds_by(
             interval_s, value_s, gamma, safety, adjusts, load, fallback, self.events
         )
-        self._first = PrefillFirst()
         self._plan: Plan | None = None
         """Of this interval; None: no request has to give way, and prompts go first."""
         self._placed: _Placed | None = None
@@ -212,7 +211,7 @@ class TokenBuffer:
     def decide_step(self, view: StepView, budget: Budget, now: float) -> StepChoice:
         """Prompts first while all find room; else as the round has it."""
         self._rounds.most_rows = budget.rows
-        choice = self._unpressed(view, budget, now) if self._plan is None else self._pressed(view)
+        choice = self._unpressed(view) if self._plan is None else self._pressed(view)
         self._paused.update(view.request[choice.preempt].tolist())
         return replace(choice, moves=True) if self._is_anew else choice
 
@@ -257,9 +256,9 @@ class TokenBuffer:
             )
         return Told("waits", f"others need the memory more; {reader}", until)
 
-    def _unpressed(self, view: StepView, budget: Budget, now: float) -> StepChoice:
+    def _unpressed(self, view: StepView) -> StepChoice:
         """All that are there run. If blocks are short all the same, what is furthest ahead gives way."""
-        choice = self._first.decide(view, budget, now)
+        choice = prompts_first(view)
         if not len(choice.preempt):
             return choice
         preempt = self._least_needed(view)
