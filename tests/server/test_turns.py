@@ -96,10 +96,14 @@ async def test_a_turn_in_which_nobody_speaks_ends_its_response_and_interrupts_no
             done = (await client.until("response.done"))[-1]["response"]
             error = {"type": "invalid_request_error", "code": "no_speech"}
             assert done["status_details"] == {"type": "cancelled", "error": error}
+        await eventually(lambda: not served.serving.connections)
         async with httpx.AsyncClient(base_url=served.http) as http:
             text = (await http.get("/metrics")).text
     assert 'antiphon_server_responses_total{status="cancelled"} 1.0' in text
     assert "antiphon_server_interrupted_total{" not in text
+    assert "antiphon_server_speech_starts_total 1.0" in text
+    assert 'antiphon_server_spoken_turns_total{ended_by="vad"} 1.0' in text
+    assert "antiphon_server_session_seconds_count 1.0" in text
 
 
 async def test_speaking_is_answered(served: Running) -> None:

@@ -21,6 +21,7 @@ from antiphon.wire.errors import error_object
 MOST_LEAD_S = 60.0
 """More is shown as this."""
 WIRE_BYTES_PER_S, G711_BYTES_PER_S = 2 * WIRE_SAMPLE_RATE_HZ, 8000
+SESSION_BUCKETS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 FIRST_OUTPUT_BUCKETS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
 
@@ -60,6 +61,23 @@ class ServerMetrics:
         )
         self.sessions = Gauge("antiphon_server_sessions", "Open sessions.", registry=registry)
         self.opened = Counter("antiphon_server_sessions_opened", "Sessions opened.", registry=registry)
+        self.session_s = Histogram(
+            "antiphon_server_session_seconds",
+            "How long a session was open.",
+            buckets=SESSION_BUCKETS_S,
+            registry=registry,
+        )
+        self.speech_starts = Counter(
+            "antiphon_server_speech_starts",
+            "Times that a server's VAD heard speech begin.",
+            registry=registry,
+        )
+        self.spoken_turns = Counter(
+            "antiphon_server_spoken_turns",
+            "Spoken turns that were complete, by what ended them: the server's VAD, or the client's commit.",
+            ["ended_by"],
+            registry=registry,
+        )
         self.refused = Counter(
             "antiphon_server_sessions_refused", "Sessions refused, by code.", ["code"], registry=registry
         )
@@ -167,6 +185,8 @@ class ResponseMeter:
         self._created_s: dict[str, float] = {}
         self._turn_ended_s: float | None = None
         """When the person's last spoken turn ended, until a reply is heard."""
+        self._is_detected = False
+        """The VAD heard the end of the turn that is not committed yet."""
         self._num_cut, self._unheard_s = 0, 0.0
         """Of the session, as far as they are counted."""
         self._bytes_per_s = WIRE_BYTES_PER_S
@@ -182,8 +202,15 @@ class ResponseMeter:
             self._first(kind, event["response_id"], now)
             if kind == "response.output_audio.delta":
                 self._spoke(event["delta"], now)
+        elif kind == "input_audio_buffer.speech_started":
+            self._metrics.speech_starts.inc()
+            self._is_detected = False
+        elif kind == "input_audio_buffer.speech_stopped":
+            self._is_detected = True
         elif kind == "input_audio_buffer.committed":
             self._turn_ended_s = now
+            self._metrics.spoken_turns.labels("vad" if self._is_detected else "client").inc()
+            self._is_detected = False
         elif kind in ("session.created", "session.updated"):
             is_pcm = event["session"]["audio"]["output"]["format"]["type"] == "audio/pcm"
             self._bytes_per_s = WIRE_BYTES_PER_S if is_pcm else G711_BYTES_PER_S

@@ -159,7 +159,9 @@ class Connection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._leave_engine()
-            logger.info("session %s: closed after %.1f s", self.id, time.monotonic() - began_at)
+            open_s = time.monotonic() - began_at
+            self._metrics.session_s.observe(open_s)
+            logger.info("session %s: closed after %.1f s", self.id, open_s)
         await self._close_socket()
 
     def hang_up(self, code: int, reason: str) -> None:
