@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from antiphon.assembly import preset
 from antiphon.assembly.node import Node
+from antiphon.assembly.preloads import WARM
 from antiphon.assembly.preset import replayable
 from antiphon.assembly.storyteller import Storyteller
 from antiphon.assembly.watched import Watched
@@ -26,9 +27,10 @@ from antiphon.core.facts import (
 )
 from antiphon.core.snapshot import KvShown, Snapshot, StageShare
 from antiphon.policy.base import Told
-from antiphon.policy.memory import NOTHING
+from antiphon.policy.memory import NOTHING, KvState
 from antiphon.runtime.codec import encode
 from antiphon.runtime.record import RecordWriter, read_record, replay, without_media
+from antiphon.stage.fetches import NO_ROOM
 from antiphon.stage.kv_asks import KvMove, KvMoved
 from fakes import toy
 from fakes.world import HURRIED, World, toy_config
@@ -233,6 +235,28 @@ def test_why_a_turn_that_is_coming_is_not_preloaded() -> None:
     (thinker, talker, _) = world.node.snapshot(world.now).sessions[0].stages
     assert thinker.preload == KvShown("", 0, "too late", world.now)
     assert talker.preload is None
+
+
+def test_what_is_on_the_device_and_what_finds_no_room_is_told_too() -> None:
+    world = hurried()
+    world.send(SessionOpened("s"))
+    world.turn()
+    ask(world, "s", 0)
+    world.run()
+    assert world.node._watch is not None
+    assert world.node._watch.reasons.preload("thinker", "s") is None
+    world.send(SpeechStarted("s"))
+    world.run()
+    shown = world.node._watch.reasons.preload("thinker", "s")
+    assert shown is None or (shown.what, shown.why) == ("", WARM.why)
+    asked = SimpleNamespace(decision="fetch", unit="thinker", tell=lambda *_: Told("brought", "brought"))
+    view = SimpleNamespace(
+        tier="device", expected=lambda: iter("s"), num_away=lambda _: 4, state=lambda _: KvState.RESTING
+    )
+    world.node._watch.reasons.said(cast("Watched", asked), view, NOTHING, world.now + 1)
+    world.node.stages.ar["thinker"].tiers.fetches.unordered["s"] = NO_ROOM
+    shown = world.node._watch.reasons.preload("thinker", "s")
+    assert shown == KvShown("", 0, NO_ROOM, world.now + 1)
 
 
 def test_a_policy_without_words_is_told_by_its_reason() -> None:

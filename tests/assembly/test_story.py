@@ -6,7 +6,8 @@ import lzma
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from antiphon.assembly.preset import replayable
 from antiphon.assembly.story import Cause, Story, What
 from antiphon.assembly.storyteller import Storyteller
+from antiphon.assembly.watched import Watched
 from antiphon.core.facts import (
     CopyDone,
     CopyFailed,
@@ -28,11 +30,13 @@ from antiphon.core.facts import (
     TurnAdvised,
 )
 from antiphon.core.plans import ResponseEnded
+from antiphon.policy.base import Told
+from antiphon.policy.memory import NOTHING
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
 from antiphon.stage.kv_asks import KvMove, KvMoved
 from assembly.test_observed import liveserve, played
 from fakes import transcribing
-from fakes.world import World, toy_config
+from fakes.world import HURRIED, World, toy_config
 from flow.test_advance import advise, ask, prepared, say, until_reading
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -46,11 +50,11 @@ def record(name: str, folder: Path) -> Path:
     return path
 
 
-Told = Callable[[str], tuple[Storyteller, list[ResponseEnded]]]
+Tell = Callable[[str], tuple[Storyteller, list[ResponseEnded]]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Tell:
     """Of a record of this name, told once for all tests that only read."""
     return cache(lambda name: tell(name, tmp_path_factory.mktemp("records")))
 
@@ -78,7 +82,7 @@ def tell(name: str, folder: Path) -> tuple[Storyteller, list[ResponseEnded]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_session_has_a_story_and_every_response_one_end(name: str, told: Told) -> None:
+def test_every_session_has_a_story_and_every_response_one_end(name: str, told: Tell) -> None:
     teller, ended = told(name)
     ends = {(end.session, end.response): end.status for end in ended}
     assert teller.stories.keys() == teller.sessions.keys()
@@ -98,7 +102,7 @@ def test_every_session_has_a_story_and_every_response_one_end(name: str, told: T
 @pytest.mark.parametrize(
     "name", ["sim-short-host-fcfs", "sim-short-baseline", "engine-short-host", "toy-kept"]
 )
-def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, told: Told) -> None:
+def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, told: Tell) -> None:
     """All sessions together. Blocks that sessions share are told of the one that gives them up."""
     teller, _ = told(name)
     stories, units = teller.stories.values(), teller.node.stages.ar.values()
@@ -121,7 +125,7 @@ def test_what_is_told_of_memory_is_what_the_ledgers_count(name: str, told: Told)
     assert (Cause.KV_COMING in waits) is ("host" in name or name == "toy-kept")
 
 
-def test_a_cut_reply_tells_what_was_never_heard(told: Told) -> None:
+def test_a_cut_reply_tells_what_was_never_heard(told: Tell) -> None:
     teller, ended = told("sim-barge-in-baseline")
     cuts = {(s.session, cut.response): cut for s in teller.stories.values() for cut in s.of(What.CUT)}
     cancelled = {(end.session, end.response): end for end in ended if end.status == "cancelled"}
@@ -135,7 +139,7 @@ def test_a_cut_reply_tells_what_was_never_heard(told: Told) -> None:
     assert all(0.05 < after_s < 1.0 for after_s in first)
 
 
-def test_the_pace_policy_gives_its_reason(told: Told) -> None:
+def test_the_pace_policy_gives_its_reason(told: Tell) -> None:
     teller, _ = told("sim-paced")
     for story in teller.stories.values():
         assert {event.reason for event in story.of(What.HELD)} == {"far ahead"}
@@ -143,7 +147,7 @@ def test_the_pace_policy_gives_its_reason(told: Told) -> None:
         assert waits[Cause.HELD, "far ahead"] > 0.5
 
 
-def test_one_session_alone_has_the_same_story(told: Told, tmp_path: Path) -> None:
+def test_one_session_alone_has_the_same_story(told: Tell, tmp_path: Path) -> None:
     whole, _ = told("toy-short-host")
     header, entries = read_record(record("toy-short-host", tmp_path))
     alone = Storyteller(replayable(header.node), header.depth, "b")
@@ -155,7 +159,7 @@ def test_one_session_alone_has_the_same_story(told: Told, tmp_path: Path) -> Non
     assert alone.stories["b"].events == whole.stories["b"].events
 
 
-def test_a_response_is_told_with_the_words_that_led_to_it(told: Told) -> None:
+def test_a_response_is_told_with_the_words_that_led_to_it(told: Tell) -> None:
     teller, _ = told("sim-short-host-fcfs")
     story = teller.stories["talker-3"]
     first, last = story.responses
@@ -201,6 +205,71 @@ def test_liveserve_tells_why_a_reply_waited_and_gave_way_and_what_became_of_its_
     assert {What.PRELOAD_USED, What.CUT} <= {event.what for event in events}
     waits = {cause for event in events if event.what is What.WORKED for cause, _ in event.spent}
     assert {Cause.HELD, Cause.ROW, Cause.DEVICE, Cause.ORDER} <= waits
+
+
+def unbrought(folder: Path, preset: str) -> dict[str, list[tuple[What, str]]]:
+    """What is told of the thinker's KV: all but `sudden` and `off` begin to speak. `early` and `sudden` have
+    their pasts on the host, `big` a part of its past, `warm` none."""
+    config = toy_config(preset=preset, rows=3, blocks=100, host_blocks=400, step_tokens=400)
+    writer = RecordWriter(folder / "record", config, 0)
+    world = World(config, 0, writer)
+    for person, num_words in {"early": 150, "sudden": 150, "big": 370, "warm": 20}.items():
+        world.send(SessionOpened(person))
+        say(world, f"{person} 1", person, "so " * num_words)
+        ask(world, f"{person} 1", person)
+        world.run()
+    world.send(*(SpeechStarted(person) for person in ("warm", "early", "big")))
+    world.run()
+    for person in ("warm", "early", "big", "sudden"):
+        say(world, f"{person} 2", person, "and")
+        ask(world, f"{person} 2", person)
+        world.run()
+    writer.close()
+    kinds = What.NOT_PRELOADED, What.PART_PRELOADED, What.PRELOADED
+    stories = retold(folder / "record").stories
+    return {
+        name: [(event.what, event.reason) for event in story.of(*kinds) if event.where == "thinker"]
+        for name, story in stories.items()
+    }
+
+
+def test_why_a_preload_was_not_begun_is_told(tmp_path: Path) -> None:
+    told = unbrought(tmp_path, HURRIED)
+    assert told["early"] == [
+        (What.PART_PRELOADED, "the first 32 of 39 blocks are brought: the link's speed is not known yet"),
+        (What.PRELOADED, "its next turn is coming"),
+    ]
+    assert told["big"] == [
+        (What.NOT_PRELOADED, "not brought: what is kept for others fills 50% of the device's blocks")
+    ]
+    assert told["warm"] == [(What.NOT_PRELOADED, "nothing is to be brought: all of it is on the device")]
+    assert told["sudden"] == [(What.PRELOADED, "its next turn is coming")], "once its reply is asked for"
+
+
+def test_that_a_turn_was_not_announced_is_told_where_its_request_waits() -> None:
+    teller, story = small()
+    view = SimpleNamespace(
+        tier="device", expected=lambda: iter("a"), waiting=lambda: iter("a"), state=lambda _: None
+    )
+    view.num_away = {"a": 4}.get
+    own = Told("waits", "its own request waits for it")
+    asked = cast("Watched", SimpleNamespace(decision="fetch", unit="thinker", tell=lambda *_: own))
+    for now in (2.0, 3.0):
+        teller.said(asked, view, NOTHING, now)
+    teller.decide((SpeechStarted("a"),), 4.0)
+    for now in (4.0, 5.0):
+        teller.said(asked, view, NOTHING, now)
+    assert [event.reason for event in story.of(What.NOT_PRELOADED)] == [
+        "its turn was not announced, and its request waits for it",
+        own.why,
+    ]
+
+
+def test_a_policy_that_preloads_nothing_says_so_once_a_turn(tmp_path: Path) -> None:
+    told = unbrought(tmp_path, "baseline")
+    why = "on-demand preloads nothing: it comes when a request waits for it"
+    for name in ("early", "sudden"):
+        assert told[name] == [(What.NOT_PRELOADED, why)]
 
 
 def small() -> tuple[Storyteller, Story]:

@@ -181,32 +181,41 @@ BEHIND = LEFT.replace("its", "0.90 s of others go before them, its")
 
 
 @pytest.mark.parametrize(
-    ("options", "told", "words"),
+    ("options", "told", "label", "words"),
     [
-        ({}, {}, f"brought: {LEFT}"),
-        ({}, {"back": LaneState(0, 0.895, 0.01)}, f"too late for all, 10 are brought: {BEHIND}"),
-        ({}, {"back": LaneState(0, 1.5, 0.01)}, f"too late: {BEHIND.replace('0.90', '1.50')}"),
+        ({}, {}, "brought", f"brought: {LEFT}"),
+        ({}, {"back": LaneState(0, 0.895, 0.01)}, "part", f"too late for all, 10 are brought: {BEHIND}"),
+        ({}, {"back": LaneState(0, 1.5, 0.01)}, "late", f"too late: {BEHIND.replace('0.90', '1.50')}"),
         (
             {},
             {"back": LaneState(0, 0.0, 0.06)},
+            "part",
             f"too late for all, 16 are brought: {LEFT.replace('0.20', '1.20')}",
         ),
         (
             {},
             {"back": LaneState()},
+            "part",
             "the first 20 of 20 blocks are brought: the link's speed is not known yet",
         ),
-        ({}, {"back": LaneState(1, nan, nan)}, "put off: the link's speed is not known yet"),
-        ({}, {"wanted": ("b",)}, "put off: a request waits for the link"),
-        ({"protects": 0.1}, {}, "not brought: what is kept for others fills 10% of the device's blocks"),
-        ({"preload": False}, {}, "it comes when a request waits for it (preload is off)"),
+        ({}, {"back": LaneState(1, nan, nan)}, "unknown", "put off: the link's speed is not known yet"),
+        ({}, {"wanted": ("b",)}, "held", "put off: a request waits for the link"),
+        (
+            {"protects": 0.1},
+            {},
+            "full",
+            "not brought: what is kept for others fills 10% of the device's blocks",
+        ),
+        ({"preload": False}, {}, "off", "it comes when a request waits for it (preload is off)"),
     ],
 )
-def test_why_a_preload_is_begun_or_not(options: dict[str, Any], told: dict[str, Any], words: str) -> None:
+def test_why_a_preload_is_begun_or_not(
+    options: dict[str, Any], told: dict[str, Any], label: str, words: str
+) -> None:
     kv = Kv(known("a", due_s=NOW + 1.0), coming=("a",), away={"a": 20}, **told)
     policy = NextUse(**options)
     policy.decide_fetch(kv.view, NOW)
-    assert policy.tell_fetch(kv.view, "a", NOW) == ("", words, None)
+    assert policy.tell_fetch(kv.view, "a", NOW) == (label, words, None)
 
 
 def test_of_what_was_ordered_before_it_is_told_that_it_is_on_its_way() -> None:

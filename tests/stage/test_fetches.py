@@ -15,7 +15,7 @@ from antiphon.kv.transfers import CHUNK_BLOCKS, MAX_CHUNKS
 from antiphon.policy.base import Budget, Hold, StepChoice, StepView, Tier
 from antiphon.policy.memory import NOTHING, KvState, KvView, Selection
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.fetches import MOST_SWAPS, SWAP_S
+from antiphon.stage.fetches import BUSY, MOST_SWAPS, NO_ROOM, SWAP_S, SWAPPED
 from stage.test_ar import done, planned, request
 from stage.tiering import answered, away, grouped, ordered, run, says, small
 
@@ -59,6 +59,7 @@ def test_what_no_request_waits_for_comes_in_chunks_and_none_after_it_is_unselect
     policy = says(stage, "fetch", Selection(["session-1"], 999, "soon"))
     sizes = [len(copy.targets) for now in range(4) for copy in ordered(stage, now)]
     assert sizes == [CHUNK_BLOCKS] * MAX_CHUNKS
+    assert not stage.tiers.fetches.unordered, "the rest follows"
     policy.selection = NOTHING
     assert ordered(stage, 5.0) == []
     assert stage.kv.resting.get("session-1") is not None
@@ -94,6 +95,7 @@ def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
         stage.tell_time(0.0)
         stage.tend(0.0)
         brought.append(sum(len(copy.targets) for copy in answered(stage)))
+    assert stage.tiers.fetches.unordered == {"session-1": SWAPPED}
     blocks = brought[0]
     assert blocks
     assert brought == [blocks] * MOST_SWAPS + [0] * (20 - MOST_SWAPS)
@@ -104,6 +106,32 @@ def test_policies_that_disagree_do_not_swap_the_same_blocks_for_ever() -> None:
     run(stage, step, 1, 100)
     assert seen.views[0].num_preloaded("session-1") == 0
     assert not stage.tiers.known.unread, "a request has read it"
+
+
+def test_why_nothing_is_ordered_of_what_the_policy_would_bring_is_known() -> None:
+    stage = small(num_blocks=200, host_blocks=200, step_tokens=999, max_context_tokens=999)
+    step = run(stage, 0, 1, 100, length=300)
+    run(stage, step, 2, 200, length=30)
+    stage.tiers.room.make_room(200)
+    answered(stage)
+    says(stage, "evict")
+    policy = says(stage, "fetch", Selection(["session-1"], 999, "soon"))
+    for now in range(MAX_CHUNKS - 1):
+        ordered(stage, now)
+    policy.selection = Selection(["session-1", "session-2"], 999, "soon")
+    ordered(stage, 9.0)
+    assert stage.tiers.fetches.unordered == {"session-2": BUSY}
+    full = small()
+    step = away(full)
+    says(full, "evict")
+    for number in (2, 3, 4):
+        step = run(full, step, number, 100 * number, length=4)
+    says(full, "fetch", Selection(["session-1"], 9, "soon"))
+    assert ordered(full, 1.0) == []
+    assert full.tiers.fetches.unordered == {"session-1": NO_ROOM}
+    says(full, "fetch")
+    ordered(full, 2.0)
+    assert full.tiers.fetches.unordered == {}
 
 
 def test_reach_bounds_what_is_brought() -> None:

@@ -6,12 +6,13 @@ lacks is read as `antiphon explain` reads it (`waits`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from antiphon.assembly.observed import Effects
+from antiphon.assembly.preloads import WARM, Announced, tell
 from antiphon.assembly.story import Cause
 from antiphon.assembly.waits import Waits
 from antiphon.assembly.watched import Watched
@@ -41,6 +42,7 @@ class Reasons:
         self._moved: dict[tuple[str, str], KvShown] = {}
         """By unit and session, as is the next."""
         self._preloads: dict[tuple[str, str], KvShown] = {}
+        self._announced = Announced()
 
     # -- what happens --------------------------------------------------------------------------------
 
@@ -48,6 +50,7 @@ class Reasons:
         """Before anything is decided about it."""
         self._now = now
         self._waits.observe(fact)
+        self._announced.observe(fact)
 
     def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None:
         """A policy has answered."""
@@ -60,19 +63,27 @@ class Reasons:
                 held: list[int] = [] if answer.held is None else answer.held.nonzero()[0].tolist()
                 self._ask(asked, view, held, view.request[held].tolist())
             case "fetch":
-                owners = [owner for owner in view.expected() if view.num_away(owner)]
-                self._ask(asked, view, owners, owners)
+                lacking = (owner for owner in view.expected() if view.num_away(owner))
+                owners = [*dict.fromkeys((*lacking, *self._announced.of(view)))]
+                self._ask(asked, view, owners, owners, tell)
             case _:
                 pass
 
-    def _ask(self, asked: Watched, view: Any, ones: Sequence[Any], names: Sequence[int | str]) -> None:
+    def _ask(
+        self,
+        asked: Watched,
+        view: Any,
+        ones: Sequence[Any],
+        names: Sequence[int | str],
+        tell: Callable[[Watched, Any, Any, float], Told | None] = Watched.tell,
+    ) -> None:
         key = asked.decision, asked.unit
         if not 0 < self._now - self._asked_at.get(key, -TELL_EVERY_S) < TELL_EVERY_S:
             self._asked_at[key], self._told[key] = self._now, {}
         told = self._told[key]
         for one, name in zip(ones, names, strict=True):
             if name not in told:
-                told[name] = asked.tell(view, one, self._now) or SILENT
+                told[name] = tell(asked, view, one, self._now) or SILENT
 
     def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
         """What is shown is what was done."""
@@ -133,8 +144,11 @@ class Reasons:
         return self._moved.get((unit, session))
 
     def preload(self, unit: str, session: str) -> KvShown | None:
-        """The last one; or what the policy says of a turn that is coming, of which it has ordered nothing."""
+        """The last one; or why of a turn that is coming nothing is ordered."""
         found, told = self._preloads.get((unit, session)), self._told.get(("fetch", unit), {}).get(session)
-        if told in (None, SILENT) or (found is not None and found.what == KvMove.PRELOADED):
+        is_over = told is WARM and session not in self._announced.sessions
+        if told in (None, SILENT) or is_over or (found is not None and found.what == KvMove.PRELOADED):
             return found
-        return KvShown("", 0, told.why, self._now)
+        unit_of_kv = self._stages.ar.get(unit)
+        unordered = {} if unit_of_kv is None else unit_of_kv.tiers.fetches.unordered
+        return KvShown("", 0, unordered.get(session, told.why), self._now)

@@ -62,6 +62,8 @@ class What(StrEnum):
     PRELOADED = "KV blocks preloaded from the host: {blocks:.0f}"
     ARRIVED = "KV blocks back from the host: {blocks:.0f}"
     COPY_FAILED = "KV blocks whose copy failed: {blocks:.0f}"
+    NOT_PRELOADED = "its KV is not preloaded for the turn"
+    PART_PRELOADED = "a part of its KV is preloaded for the turn"
     PRELOAD_USED = (
         "preloaded KV blocks read: {blocks:.0f}, begun {ahead_s:.3f} s before the turn was complete"
     )
@@ -91,6 +93,8 @@ class What(StrEnum):
 MERGED = (
     *(What[move.name] for move in KvMove),
     What.ARRIVED,
+    What.NOT_PRELOADED,
+    What.PART_PRELOADED,
     What.ADVISED,
     What.NOT_AHEAD,
     What.GAP,

@@ -12,6 +12,7 @@ from typing import Any
 
 from antiphon.assembly.node import Node
 from antiphon.assembly.observed import Effects
+from antiphon.assembly.preloads import PreloadStories
 from antiphon.assembly.story import Cause, Spent, Story, What
 from antiphon.assembly.waits import OVER, RUNS, Turn, Waits
 from antiphon.assembly.watched import Watched
@@ -55,7 +56,7 @@ from antiphon.flow.response import ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.kv_asks import KvMove, KvMoved
+from antiphon.stage.kv_asks import KvMoved
 
 WOULD = {
     done: What[f"WOULD_{done.upper()}"] for done in ("run", "preempt", "hold", "evict", "write", "fetch")
@@ -167,8 +168,7 @@ class Storyteller:
         self._waits = Waits()
         self.node = Node(config, depth, observer=self)
         self._copies: dict[int, _Copy] = {}
-        self._preloaded: dict[tuple[str, str], tuple[int, float]] = {}
-        """Blocks that no request has read yet and since when, by unit and session."""
+        self._preloads = PreloadStories(self.stories, self.node.stages)
         self._ahead: _Ahead | None = None
 
     def decide(self, facts: tuple[Fact, ...], now: float) -> Decision:
@@ -179,6 +179,7 @@ class Storyteller:
             self._happened(fact)
         decision = self.node.decide(facts, now)
         self._waits.planned(decision.orders, self.node.stages)
+        self._preloads.planned(now)
         self._prepared(facts)
         for output in decision.outputs:
             if isinstance(output, AdvisoryAnswered):
@@ -224,6 +225,8 @@ class Storyteller:
     def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None:
         """A policy has answered."""
         self._waits.said(asked.decision, asked.unit, view, answer)
+        if asked.decision == "fetch":
+            self._preloads.said(asked, view, now)
 
     def differed(self, unit: str, would: Effects, did: Effects, reason: str) -> None:
         """A policy that is observed has answered otherwise than the baseline."""
@@ -245,17 +248,13 @@ class Storyteller:
         story.add(self._now, What[moved.move.name], unit, reason=reason, blocks=num_blocks)
         copy = _Copy(story, unit, num_blocks, {*moved.tickets})
         self._copies.update(dict.fromkeys(moved.tickets, copy))
-        key = unit, moved.session
-        if moved.move is KvMove.PRELOADED:
-            before, since = self._preloaded.get(key, (0, self._now))
-            self._preloaded[key] = before + num_blocks, since
-        elif moved.is_evicted and moved.is_past:
-            self._spoil(key, "it was evicted before its turn came", num_blocks)
+        self._preloads.moved(moved, self._now)
 
     # -- what happened -------------------------------------------------------------------------------
 
     def _happened(self, fact: Fact) -> None:
         """Before the node hears of it."""
+        self._preloads.observe(fact, self._now)
         match fact:
             case CopyDone() | CopyFailed():
                 self._copied(fact)
@@ -300,8 +299,6 @@ class Storyteller:
                     told.append(f"nothing is done: its confidence is below {LIKELY:g}")
                 story.add(now, What.ADVISED, reason="; ".join(told))
             case SessionClosed():
-                for unit in self.node.stages.ar:
-                    self._spoil((unit, story.session), "the session ended before its turn came")
                 for one in self._replies_of(story):
                     if one.made_s is None:
                         self._stop(one, "the session is closed", None)
@@ -345,18 +342,6 @@ class Storyteller:
             copy.story.add(self._now, What.COPY_FAILED, copy.unit, reason=fact.message, blocks=blocks)
         elif not copy.tickets:
             copy.story.add(self._now, What.ARRIVED, copy.unit, blocks=blocks)
-
-    def _spoil(self, key: tuple[str, str], reason: str, most: int | None = None) -> None:
-        """What was preloaded was not read, or so many blocks of it at most."""
-        preloaded, since = self._preloaded.pop(key, (0, 0.0))
-        num_blocks = preloaded if most is None else min(preloaded, most)
-        if num_blocks < preloaded:
-            self._preloaded[key] = preloaded - num_blocks, since
-        if num_blocks:
-            (unit, session), after_s = key, self._now - since
-            self.stories[session].add(
-                self._now, What.PRELOAD_UNUSED, unit, reason=reason, blocks=num_blocks, after_s=after_s
-            )
 
     # -- what is read ahead of a turn ----------------------------------------------------------------
 
@@ -464,9 +449,9 @@ class Storyteller:
         work.has_row = True
         active = self.node.stages.ar[unit].find(join.request)
         reads_past = active is not None and active.owner == story.session
-        num_blocks, since = self._preloaded.pop((unit, story.session), (0, 0.0)) if reads_past else (0, 0.0)
-        if num_blocks:
-            ahead_s = reply.asked_at - since
+        preloaded = self._preloads.read(unit, story.session) if reads_past else None
+        if preloaded is not None:
+            num_blocks, ahead_s = preloaded[0], reply.asked_at - preloaded[1]
             reply.add(now, What.PRELOAD_USED, unit, blocks=num_blocks, ahead_s=ahead_s)
         waits, tokens = work.waits(work.queued), len(join.prompt.token_ids) + len(join.generated)
         waited_s, cached = sum(waits.values()), join.cached

@@ -228,19 +228,18 @@ class NextUse:
     def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
         """Of one whose turn is coming and whose KV is not all on the device: what was decided about it."""
         brought = self._brought.get(owner)
+        if not self._preload:
+            return Told("off", "it comes when a request waits for it (preload is off)")
         if owner in view.waiting():
-            why = "its own request waits for it"
-        elif not self._preload:
-            why = "it comes when a request waits for it (preload is off)"
-        elif owner in self._held:
-            why = "put off: a request waits for the link"
-        elif brought is not None:
-            why = _words(brought, view.back.block_s)
-        elif view.num_away(owner):
+            return Told("waits", "its own request waits for it")
+        if owner in self._held:
+            return Told("held", "put off: a request waits for the link")
+        if brought is not None:
+            return _told(brought, view.back.block_s)
+        if view.num_away(owner):
             why = f"not brought: what is kept for others fills {self._protects:.0%} of the device's blocks"
-        else:
-            why = "all of it is on its way"
-        return Told("", why)
+            return Told("full", why)
+        return Told("coming", "all of it is on its way")
 
     def _num_in_time(self, view: KvView, owner: str, num_away: int, left_s: float, is_first: bool) -> int:
         """Blocks that will be there in time. Over a link of unknown speed one order's at a time: its answer
@@ -307,19 +306,21 @@ class NextUse:
             self.events[f"preload_{outcome}"] += 1
 
 
-def _words(brought: Brought, block_s: float) -> str:
+def _told(brought: Brought, block_s: float) -> Told:
     """Over a link that takes so long for a block."""
     count, num_away, queued_s, left_s = brought
     if isnan(block_s + queued_s):
         first = f"the first {count} of {num_away} blocks are brought" if count else "put off"
-        return f"{first}: the link's speed is not known yet"
+        return Told("part" if count else "unknown", f"{first}: the link's speed is not known yet")
     if isnan(left_s):
-        return "brought: its turn is coming"
+        return Told("brought", "brought: its turn is coming")
     behind = f", {queued_s:.2f} s of others go before them" if queued_s else ""
     why = f"{num_away} blocks take {num_away * block_s:.2f} s{behind}, its turn is due in {left_s:.2f} s"
     if count == num_away:
-        return f"brought: {why}"
-    return f"{f'too late for all, {count} are brought' if count else 'too late'}: {why}"
+        return Told("brought", f"brought: {why}")
+    if count:
+        return Told("part", f"too late for all, {count} are brought: {why}")
+    return Told("late", f"too late: {why}")
 
 
 def _or_never(due_s: float) -> float:

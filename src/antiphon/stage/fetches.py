@@ -23,6 +23,11 @@ over."""
 SWAP_S = 10.0
 """So long after the last of them, blocks that were brought and given up belong to another turn."""
 
+BUSY = "the link has as much on its way as it is given at a time"
+SWAPPED = "it was brought and had to leave again too often"
+NO_ROOM = "no block is free, and none that is needed later may leave"
+"""Why nothing is ordered of what the policy would have brought."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -47,6 +52,9 @@ class Fetches:
         """Of what requests wait for."""
         self.coming: set[str] = set()
         """Owners whose KV is brought, or is to be as soon as there is room, for a request that waits."""
+        self.unordered: dict[str, str] = {}
+        """Owners whose KV the policy would have had brought in the last `fetch` though no request waits, of
+        which nothing is on its way, and why."""
         self._unfit: set[str] = set()
         """Owners whose KV was to be brought, and for whose requests there was not room enough."""
         self._num_rows_want = 0
@@ -167,6 +175,7 @@ class Fetches:
         }
         coming: set[str] = set()
         self._unfit.clear()
+        self.unordered.clear()
         selection = self._asks.fetch()
         count, kept, prepared, num_before = selection.count, set[str](), set[str](), 0
         for owner in selection.owners if count else ():
@@ -178,6 +187,8 @@ class Fetches:
                 if num_spare := self._num_spare(count):
                     prepared.add(owner)
                     count -= self._prepare(owner, num_spare, reach, {*wanted, *prepared})
+                elif not self._is_there(owner, reach) and not self._is_filling(owner):
+                    self.unordered[owner] = BUSY
                 continue
             for other in there[num_before : before[owner]]:
                 if not selection.is_first:
@@ -231,8 +242,11 @@ class Fetches:
         if self._asks.now - unread.at > SWAP_S:
             unread.num_swapped = 0
         if sequence is not None and unread.num_swapped >= MOST_SWAPS * max(len(sequence.chain), 1):
+            self.unordered[owner] = SWAPPED
             return 0
         num_ordered = self._order(owner, count, reach, keep, by_policy=True)
+        if not num_ordered and not self._is_there(owner, reach) and not self._is_filling(owner):
+            self.unordered[owner] = NO_ROOM
         if num_ordered:
             unread.num, unread.at = unread.num + num_ordered, self._asks.now
             self._known.unread[owner] = unread
