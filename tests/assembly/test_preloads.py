@@ -17,6 +17,7 @@ from antiphon.core.facts import (
 )
 from antiphon.interaction.next_use import WARM_S
 from antiphon.kv.transfers import CHUNK_BLOCKS
+from antiphon.metrics.names import Metric
 from antiphon.stage.ar import ArScheduler
 from fakes.world import HURRIED, Heard, World, toy_config
 
@@ -128,6 +129,9 @@ def test_a_person_falls_silent(depth: int, num_failing: int) -> None:
     talk.release()
     talk.world.run()
     talk.check_nothing_follows()
+    stats = talk.world.node.stats()
+    failed = [stats[Metric.KV_COPIES_FAILED.of_copy(stage, "preload")] for stage in STAGES]
+    assert failed == [CHUNK_BLOCKS * (num_failing > at) for at in range(len(STAGES))]
     talk.world.mover.num_failing = 0
     heard = talk.say("a")
     talk.finish()

@@ -16,6 +16,7 @@ from antiphon.core.facts import (
     UnitReady,
 )
 from antiphon.core.plans import ArStep, MoveBlocks
+from antiphon.metrics.names import Metric
 from fakes import toy
 from fakes.whims import whims_of
 from fakes.world import World, toy_config
@@ -148,6 +149,7 @@ def test_moves_that_break_off_cost_time_and_nothing_else(depth: int, copy_lag: i
             world.mover.num_failing = (number + turn) % 3
             world.run()
     assert world.mover.num_failed > 2
+    assert world.node.stats()[Metric.KV_COPIES_FAILED.of_copy("thinker.d", "move")] > 0
     assert world.node.stages.ar["thinker.d"].num_preemptions
     assert all(heard.end.status in ("completed", "incomplete") for heard in world.responses.values())
     leave(world)

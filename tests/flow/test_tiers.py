@@ -97,6 +97,13 @@ def test_copies_that_break_off_cost_time_and_nothing_else(depth: int, copy_lag: 
             world.mover.num_failing = (number + turn) % 4
             world.run()
     assert world.mover.num_failed > 2
+    stats = world.node.stats()
+    failed = {
+        purpose: sum(stats[Metric.KV_COPIES_FAILED.of_copy(stage, purpose)] for stage in world.node.stages.ar)
+        for purpose in ("store", "load", "preload")
+    }
+    assert failed.pop("store" if way == "host" else "load") > 0
+    assert not any(failed.values())
     num_preemptions = sum(ar.num_preemptions for ar in world.node.stages.ar.values())
     assert (num_preemptions > 0) == (way == "device"), num_preemptions
     for heard in world.responses.values():

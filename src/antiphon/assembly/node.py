@@ -29,11 +29,13 @@ from antiphon.flow.words import Words
 from antiphon.interaction.frontier import Frontier
 from antiphon.interaction.monitor import Monitor
 from antiphon.interaction.next_use import NextUseTimes
+from antiphon.kv.transfers import Purpose
 from antiphon.metrics.names import Metric
 from antiphon.policy.base import soonest
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.kv_asks import KvMoved
 
+HOST_COPIES: tuple[Purpose, ...] = ("store", "load", "preload")
 PERSON_FACTS = frozenset(get_args(PersonFact))
 
 
@@ -179,11 +181,16 @@ class Node:
             stats[Metric.KV_BLOCKS_EVICTED.of(name)] = ar.kv.resting.num_evicted_blocks
             if self.stages.units[name].role == "decode":
                 stats[Metric.KV_BLOCKS_MOVED.of(name)] = ar.tiers.leases.num_moved_blocks
+                stats[Metric.KV_COPIES_FAILED.of_copy(name, "move")] = ar.tiers.num_failed_blocks["move"]
             if ar.tiers.host.num_blocks:
                 stats[Metric.KV_BLOCKS_HOST.of(name)] = ar.tiers.host.num_used
                 stats[Metric.KV_BLOCKS_WRITTEN.of(name)] = ar.tiers.writes.num_written_blocks
                 stats[Metric.KV_BLOCKS_RELOADED.of(name)] = ar.tiers.fetches.num_fetched_blocks
                 stats[Metric.KV_BLOCKS_SWAPPED.of(name)] = ar.tiers.room.num_swapped_blocks
+                for purpose in HOST_COPIES:
+                    stats[Metric.KV_COPIES_FAILED.of_copy(name, purpose)] = ar.tiers.num_failed_blocks[
+                        purpose
+                    ]
                 stats[Metric.RELOAD_SECONDS.of(name)] = ar.tiers.reload_s
                 stats[Metric.RESUME_SECONDS.of(name)] = ar.tiers.resume_s
         for name, prepared in self._orchestrator.prepared.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,6 +17,9 @@ CHUNK_BLOCKS = 32
 """Blocks of one order for what no request waits for: to cancel it is to order no more."""
 MAX_CHUNKS = 2
 """Orders on their way in a direction, so that the link is never idle while the next one is decided."""
+
+Purpose = Literal["store", "load", "preload", "move"]
+"""Of copies: to the host; back from it for a request that waits, or for none yet; from another unit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +50,7 @@ class Transfer:
               preempted
     tickets   orders that are not answered yet
     has_failed  one of them broke off: what it was to bring is of no use
+    is_preload  no request waits for it
     """
 
     to: Literal["device", "host"]
@@ -58,6 +63,15 @@ class Transfer:
     is_resumed: bool = False
     tickets: set[int] = field(default_factory=set[int])
     has_failed: bool = False
+    is_preload: bool = False
+
+    @property
+    def purpose(self) -> Purpose:
+        if self.lease is not None:
+            return "move"
+        if self.to == "host":
+            return "store"
+        return "preload" if self.is_preload else "load"
 
     @property
     def is_doubtful(self) -> bool:
@@ -95,6 +109,8 @@ class Transfers:
         self._arriving: dict[int, Transfer] = {}
         self.num_blocks = {"device": 0, "host": 0}
         """On their way, by where to."""
+        self.num_failed_blocks = Counter[Purpose]()
+        """Blocks whose copy broke off in a KV group."""
 
     @property
     def num_in_flight(self) -> int:
@@ -132,7 +148,9 @@ class Transfers:
         if transfer is None:
             return None
         transfer.tickets.remove(fact.ticket)
-        transfer.has_failed |= isinstance(fact, CopyFailed)
+        if isinstance(fact, CopyFailed) and not transfer.has_failed:
+            transfer.has_failed = True
+            self.num_failed_blocks[transfer.purpose] += len(transfer.blocks)
         if not transfer.tickets:
             self.num_blocks[transfer.to] -= len(transfer.blocks)
             if transfer.to == "device":

@@ -15,7 +15,8 @@ class Metric(StrEnum):
     """Names as they appear in logs, Prometheus, bench JSON and the console.
 
     Per-stage metrics are written `name{stage="…"}`, those of units `name{unit="…"}`, those of policies with
-    three labels; `of`, `of_unit` and `of_policy` make these forms.
+    three labels, those of copies `name{stage="…",copy="…"}`; `of`, `of_unit`, `of_policy` and `of_copy` make
+    these forms.
     """
 
     SESSIONS = "antiphon_sessions"
@@ -32,6 +33,7 @@ class Metric(StrEnum):
     KV_BLOCKS_RELOADED = "antiphon_kv_blocks_reloaded_total"
     KV_BLOCKS_SWAPPED = "antiphon_kv_blocks_swapped_total"
     KV_BLOCKS_MOVED = "antiphon_kv_blocks_moved_total"
+    KV_COPIES_FAILED = "antiphon_kv_blocks_copy_failed_total"
     SURPLUS_TOKENS = "antiphon_surplus_tokens_total"
     PREEMPTIONS = "antiphon_preemptions_total"
     STEPS = "antiphon_steps_total"
@@ -54,6 +56,9 @@ class Metric(StrEnum):
 
     def of(self, stage: str) -> str:
         return f'{self.value}{{stage="{stage}"}}'
+
+    def of_copy(self, stage: str, purpose: str) -> str:
+        return self.labelled({"stage": stage, "copy": purpose})
 
     def of_policy(self, unit: str, policy: str, event: str) -> str:
         return self.labelled({"unit": unit, "policy": policy, "event": event})
@@ -98,6 +103,9 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.KV_BLOCKS_RELOADED: "Blocks copied back from the host for requests that joined.",
     Metric.KV_BLOCKS_SWAPPED: "Blocks preloaded from the host that left again before a request read them.",
     Metric.KV_BLOCKS_MOVED: "Blocks brought from units that read prompts to those that write the replies.",
+    Metric.KV_COPIES_FAILED: "Blocks whose copy broke off, by what it was for: to the host (store), back "
+    "from it for a request that waits (load) or for a turn that is coming (preload), or from the unit that "
+    "read the prompt (move). What was to be brought is computed anew.",
     Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",

@@ -277,7 +277,7 @@ class Fetches:
         self._kv.blocks.lend(arrival.blocks)
         self._host.touch(owner)
         self.num_fetched_blocks += len(copies)
-        transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival)
+        transfer = Transfer("device", arrival.blocks, copies, arrival.groups, arrival, is_preload=by_policy)
         self._transfers.begin(transfer)
         if self._asks.watch is not None:
             move = KvMove.PRELOADED if by_policy else KvMove.FETCHED

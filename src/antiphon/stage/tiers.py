@@ -7,7 +7,7 @@ comes when it joins here. A copy that fails loses KV, which is then computed ane
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from antiphon.core.config import ArConfig
 from antiphon.core.facts import CopyFact
@@ -15,7 +15,7 @@ from antiphon.core.plans import StagePrepared
 from antiphon.kv.host import HostTier
 from antiphon.kv.sequences import Sequence as Kv
 from antiphon.kv.stage_kv import StageKv
-from antiphon.kv.transfers import CopyOrder, Transfer, Transfers
+from antiphon.kv.transfers import CopyOrder, Purpose, Transfer, Transfers
 from antiphon.policy.memory import KvPolicies, KvState
 from antiphon.stage.fetches import Fetches, Wanted
 from antiphon.stage.host_writes import HostWrites
@@ -68,6 +68,11 @@ class Tiers:
     def num_in_flight(self) -> int:
         """Copies that are ordered and not answered."""
         return self._transfers.num_in_flight
+
+    @property
+    def num_failed_blocks(self) -> Mapping[Purpose, int]:
+        """Blocks whose copy broke off, by what it was for."""
+        return self._transfers.num_failed_blocks
 
     @property
     def num_changes(self) -> int:
