@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -144,10 +145,9 @@ def test_why_nobody_is_held_is_told_of_those_who_would_be(tmp_path: Path) -> Non
 
 def test_what_becomes_of_kv_is_told(simulated: list[Snapshot]) -> None:
     moves = [share.moved for share in shares(simulated) if share.moved]
-    assert {(move.what, move.why) for move in moves} >= {
-        ("evicted", "needed last"),
-        ("written", "will leave soon"),
-    }
+    assert ("written", "will leave soon") in {(move.what, move.why) for move in moves}
+    evicted = {move.why for move in moves if move.what == "evicted"}
+    assert any(re.match(r"its next use is the last, in \d+\.\d s", why) for why in evicted), evicted
     preloads = [share.preload for share in shares(simulated) if share.preload]
     assert {preload.what for preload in preloads} >= {"preloaded", "used"}
     assert {preload.why for preload in preloads if preload.what} == {"its next turn is coming"}

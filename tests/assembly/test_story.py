@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -193,10 +194,16 @@ def test_liveserve_tells_why_a_reply_waited_and_gave_way_and_what_became_of_its_
     path, preset = tmp_path / "record", liveserve(tmp_path, "own")
     played(preset, path, 8, 20.0)
     events = [event for story in retold(path, preset).stories.values() for event in story.events]
+    evicted = [event for event in events if event.what is What.EVICTED]
+    assert {event.kind for event in evicted} <= {"last", "unknown", "preempted", "coming"}
+    last = [event.reason for event in evicted if event.kind == "last"]
+    assert last
+    assert all(
+        re.match(r"its next use is the last, in \d+\.\d s(; its first \d+ stay)?$", one) for one in last
+    )
     assert {(event.what, event.reason) for event in events} >= {
         (What.HELD, "far enough ahead of what is heard"),
         (What.PREEMPTED_KEEPING, "the least urgent gives way"),
-        (What.EVICTED, "needed last"),
         (What.WRITTEN, "will leave soon"),
         (What.PRELOADED, "its next turn is coming"),
         (What.FETCHED, "a request waits for it"),
@@ -296,6 +303,15 @@ def test_what_is_preloaded_for_nothing_is_told() -> None:
     for lost in (2, 1):
         assert ("thinker", unread.format(lost, "1.000"), "it was evicted before its turn came") in words
     assert ("talker", unread.format(1, "2.000"), "the session ended before its turn came") in words
+
+
+def test_what_left_for_one_class_of_reasons_is_told_together_with_the_last_one() -> None:
+    teller, story = small()
+    for in_s, kind in ((3.0, "last"), (2.9, "last"), (2.8, "unknown")):
+        told = Told(kind, f"in {in_s} s")
+        teller.moved(KvMoved("thinker", KvMove.EVICTED, "a", "a", 2, told=told))
+    events = [(event.reason, event.amounts["blocks"], event.times) for event in story.of(What.EVICTED)]
+    assert events == [("in 2.9 s", 4, 2), ("in 2.8 s", 2, 1)]
 
 
 def test_blocks_of_which_one_group_did_not_come_are_not_back() -> None:

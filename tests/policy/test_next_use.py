@@ -58,6 +58,42 @@ def test_kv_of_a_reply_that_was_preempted_does_not_go_for_what_no_request_waits_
     assert list(evicted(kv).owners) == ["unknown"]
 
 
+@pytest.mark.parametrize(
+    ("held", "tier", "label", "why"),
+    [
+        (Held(0, due_s=NOW + 12.34), "device", "last", "its next use is the last, in 12.3 s"),
+        (
+            Held(7, host=3, due_s=NOW + 1.0),
+            "device",
+            "last",
+            "its next use is the last, in 1.0 s; its first 7 stay",
+        ),
+        (
+            Held(7, host=3, due_s=NOW + 1.0),
+            "host",
+            "last",
+            "its next use is the last, in 1.0 s; its first 3 stay",
+        ),
+        (Held(0), "device", "unknown", "its next use is not known, and it was used longest ago"),
+        (
+            Held(0, state=KvState.PAUSED, due_s=NOW),
+            "device",
+            "preempted",
+            "of a preempted request, used longest ago",
+        ),
+    ],
+)
+def test_why_kv_leaves_is_told(held: Held, tier: str, label: str, why: str) -> None:
+    kv = Kv({"a": held}, ("a",), tier=tier)
+    assert NextUse().tell_evict(kv.view, "a", NOW) == (label, why, None)
+
+
+def test_why_kv_leaves_whose_turn_is_coming_is_told() -> None:
+    kv = Kv(known("a", due_s=NOW + 1.0, device=0), coming=("a",))
+    why = "its turn is coming or under way, and nothing else was left to go"
+    assert NextUse().tell_evict(kv.view, "a", NOW) == ("coming", why, None)
+
+
 def test_what_is_protected_is_worked_out_once_and_only_if_it_comes_to_that() -> None:
     class Counted(Kv):
         num_read = 0

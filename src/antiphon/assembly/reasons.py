@@ -92,7 +92,8 @@ class Reasons:
         """Blocks of a session's KV go somewhere. What rests under another name than the session's is not its
         past, and was not preloaded for its turn."""
         move, num_blocks = moved.move, moved.num_blocks
-        key, why = (moved.unit, moved.session), self._waits.because(move, moved.unit)
+        key = moved.unit, moved.session
+        why = moved.told.why if moved.told else self._waits.because(move, moved.unit)
         preload = self._preloads.get(key)
         is_open = preload is not None and preload.what == KvMove.PRELOADED
         if move is KvMove.PRELOADED:

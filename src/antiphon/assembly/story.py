@@ -110,6 +110,7 @@ class Event:
     where    the unit; "": none
     amounts  as `what` names them
     reason   as the policy or the outcome gives it
+    kind     the class of the reason, where it has one: by that it is told with others
     spent    where the event ends a wait: what the time went to
     times    how often, up to `until_s`
     """
@@ -123,6 +124,7 @@ class Event:
     spent: Spent
     times: int
     until_s: float
+    kind: str = ""
 
     @property
     def words(self) -> str:
@@ -146,19 +148,20 @@ class Story:
         response: str = "",
         *,
         reason: str = "",
+        kind: str = "",
         spent: Spent = NOTHING,
         **amounts: float,
     ) -> None:
         """One more event."""
         at_s = now - self.opened_at
-        event = Event(at_s, what, where, response, amounts, reason, spent, 1, at_s)
+        event = Event(at_s, what, where, response, amounts, reason, spent, 1, at_s, kind)
         same = self._same(event)
         if same is None:
             self.events.append(event)
         else:
             same.amounts = {name: same.amounts[name] + amount for name, amount in amounts.items()}
             same.times += 1
-            same.until_s = at_s
+            same.until_s, same.reason = at_s, reason
 
     def _same(self, event: Event) -> Event | None:
         """The one that it is told with."""
@@ -209,4 +212,4 @@ class Story:
 
 def _merges(event: Event) -> tuple[What, str, str, str]:
     """What is the same of events that are told as one."""
-    return event.what, event.where, event.response, event.reason
+    return event.what, event.where, event.response, event.kind or event.reason

@@ -55,6 +55,7 @@ from antiphon.core.playback import Playback
 from antiphon.flow.response import ResponseState
 from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
+from antiphon.policy.base import Told
 from antiphon.stage.ar import ArScheduler
 from antiphon.stage.kv_asks import KvMoved
 
@@ -244,8 +245,9 @@ class Storyteller:
         if story is None:
             return
         unit, num_blocks = moved.unit, moved.num_blocks
-        reason = self._waits.because(moved.move, unit)
-        story.add(self._now, What[moved.move.name], unit, reason=reason, blocks=num_blocks)
+        told = moved.told or Told("", self._waits.because(moved.move, unit))
+        what = What[moved.move.name]
+        story.add(self._now, what, unit, reason=told.why, kind=told.label, blocks=num_blocks)
         copy = _Copy(story, unit, num_blocks, {*moved.tickets})
         self._copies.update(dict.fromkeys(moved.tickets, copy))
         self._preloads.moved(moved, self._now)

@@ -167,6 +167,19 @@ class NextUse:
                 kept.add(owner)
         return kept
 
+    def tell_evict(self, view: KvView, owner: str, now: float) -> Told:
+        """Of one that gave up blocks of the view's tier."""
+        due_s, num_left = view.due_s(owner), view.device(owner)
+        num_left = view.on_host(owner) if view.tier == "host" else num_left
+        rest = f"; its first {num_left} stay" if num_left else ""
+        if view.state(owner) is KvState.PAUSED:
+            return Told("preempted", f"of a preempted request, used longest ago{rest}")
+        if view.is_expected(owner):
+            return Told("coming", f"its turn is coming or under way, and nothing else was left to go{rest}")
+        if isnan(due_s):
+            return Told("unknown", f"its next use is not known, and it was used longest ago{rest}")
+        return Told("last", f"its next use is the last, in {due_s - now:.1f} s{rest}")
+
     def decide_write(self, view: KvView, now: float) -> Selection:
         """What will be needed last, as much as goes beside the step, also into the place of copies that are
         needed later."""

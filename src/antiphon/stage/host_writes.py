@@ -96,7 +96,8 @@ class HostWrites:
             self._host.evict(owner, short)
             emptied.append(owner)
             if self._asks.watch is not None:
-                self._asks.tell(KvMove.DROPPED, {owner: num_held - self._host.num_held(owner)})
+                dropped = {owner: num_held - self._host.num_held(owner)}
+                self._asks.tell(KvMove.DROPPED, dropped, left=view)
         return emptied
 
     def _unwritten(self, owners: Iterable[str], count: int) -> list[Evicted]:

@@ -12,7 +12,7 @@ from antiphon.interaction.next_use import NextUseTimes, Order
 from antiphon.kv.host import HostTier
 from antiphon.kv.stage_kv import StageKv
 from antiphon.kv.transfers import Transfers
-from antiphon.policy.base import soonest
+from antiphon.policy.base import Told, soonest
 from antiphon.policy.memory import KvPolicies, KvTier, KvView, LaneState, Selection
 from antiphon.stage.lanes import Lanes
 from antiphon.stage.tier_views import Owners, View
@@ -42,6 +42,7 @@ class KvMoved:
     """So many blocks of an owner, and the session that it is of.
 
     tickets  of the copies that were ordered for it
+    told     what the policy says that chose it, of what left; None: nothing
     """
 
     unit: str
@@ -50,6 +51,7 @@ class KvMoved:
     session: str
     num_blocks: int
     tickets: Set[int] = frozenset()
+    told: Told | None = None
 
     @property
     def is_past(self) -> bool:
@@ -135,9 +137,12 @@ class KvAsks:
 
     def told(self, owner: str) -> str:
         """What the policy says that has just decided what is fetched of this owner; "" if nothing."""
-        tell = getattr(self.policies.fetch, "tell", None)
-        told = tell(self.view("device", 0), owner, self.now) if tell else None
+        told = self._told(self.policies.fetch, self.view("device", 0), owner)
         return told.why if told else ""
+
+    def _told(self, policy: object, view: View, owner: str) -> Told | None:
+        tell = getattr(policy, "tell", None)
+        return tell(view, owner, self.now) if tell else None
 
     def _noted(self, selection: Selection) -> Selection:
         """Note when the policy wishes to be asked again."""
@@ -178,10 +183,17 @@ class KvAsks:
         if self.next_use is not None:
             self.next_use.rests(owner, self._orders[order])
 
-    def tell(self, move: KvMove, owners: Mapping[str, int], tickets: Set[int] = frozenset()) -> None:
-        """So many blocks of each owner."""
+    def tell(
+        self,
+        move: KvMove,
+        owners: Mapping[str, int],
+        tickets: Set[int] = frozenset(),
+        left: View | None = None,
+    ) -> None:
+        """So many blocks of each owner. left: the view by which the evict policy gave them up."""
         assert self.watch is not None
         for owner, num_blocks in owners.items():
             if num_blocks:
                 session = self._known.session.get(owner, owner)
-                self.watch(KvMoved(self._unit, move, owner, session, num_blocks, tickets))
+                told = None if left is None else self._told(self.policies.evict, left, owner)
+                self.watch(KvMoved(self._unit, move, owner, session, num_blocks, tickets, told))

@@ -82,7 +82,7 @@ class Room:
             late = chain(others, (owner for owner in reversed(queue) if owner != last), [last])
             evicted += self._evict_from(late, wanted, keep, keep, taken)
         if self._asks.watch is not None:
-            self._asks.tell(KvMove.EVICTED, chosen)
+            self._asks.tell(KvMove.EVICTED, chosen, left=view)
             self._asks.tell(KvMove.TAKEN, taken)
         for owner, count in (*chosen.items(), *taken.items()):
             if owner in self._known.request:
