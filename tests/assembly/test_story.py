@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.assembly.preset import replayable
 from antiphon.assembly.story import Cause, Story, What
-from antiphon.assembly.storyteller import Storyteller
+from antiphon.assembly.storyteller import NOT_WHOLE, Storyteller
 from antiphon.assembly.watched import Watched
 from antiphon.core.facts import (
     CopyDone,
@@ -31,6 +31,7 @@ from antiphon.core.facts import (
     TurnAdvised,
 )
 from antiphon.core.plans import ResponseEnded
+from antiphon.flow.advance import PART_S
 from antiphon.policy.base import Told
 from antiphon.policy.memory import NOTHING
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
@@ -335,6 +336,25 @@ def test_speech_over_a_reply_and_what_is_kept_from_the_client() -> None:
     kinds = [event.what for event in story.events]
     over = [What.ASKED, What.SPEAKS_OVER, What.WITHHELD, What.RELEASED, What.SILENT]
     assert kinds == [*over, What.CLOSED, What.CUT, What.ENDED]
+
+
+def test_that_what_is_read_ahead_gives_way_is_told(tmp_path: Path) -> None:
+    config, path = toy_config(blocks=200), tmp_path / "way.rec"
+    writer = RecordWriter(path, config, 0)
+    world = World(config, 0, recorder=writer)
+    world.send(SessionOpened("ann"), SessionOpened("bob"))
+    for name in ("ann", "bob"):
+        say(world, f"of {name}", name, " ".join(["much"] * 60))
+    assert advise(world) == "begun"
+    until_reading(world)
+    world.now += PART_S
+    assert advise(world, "bob") == "begun"
+    world.run()
+    writer.close()
+    stories, kinds = retold(path).stories, (What.READS_AHEAD, What.READ_AHEAD)
+    (_, broken), (_, whole) = (stories[name].of(*kinds) for name in ("ann", "bob"))
+    assert (broken.reason, whole.reason) == (NOT_WHOLE, "")
+    assert min(broken.amounts["tokens"], whole.amounts["tokens"]) >= 8
 
 
 def test_what_is_read_ahead_of_a_turn_is_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from antiphon.core.facts import (
     SessionOpened,
     TurnAdvised,
 )
-from antiphon.flow.advance import PreparedTokens
+from antiphon.flow.advance import PART_S, PATIENCE_S, PreparedTokens
 from antiphon.metrics.names import Metric
 from antiphon.policy.base import Refuse
 from antiphon.runtime.record import RecordWriter, replay
@@ -155,6 +155,50 @@ def test_one_that_is_repeated_does_nothing() -> None:
     world.run()
     assert advise(world) == "nothing"
     finished(world)
+
+
+def test_it_gives_way_to_another_session_once_it_had_its_part() -> None:
+    world = opened(step_tokens=4)
+    for name in ("ann", "bob"):
+        say(world, f"first of {name}", name, words=" ".join([LONG] * 4))
+    assert advise(world) == "begun"
+    until_reading(world)
+    assert advise(world, "bob") == "busy"
+    world.now += PART_S
+    read_before = prepared(world).tokens
+    assert advise(world, "bob") == "begun"
+    assert prepared(world).tokens >= read_before + 8, "what was read is kept"
+    assert advise(world) == "busy"
+    world.run()
+    assert advise(world) == "begun"
+    ask(world, "r0")
+    finished(world)
+    assert prepared(world).used >= 8
+
+
+def test_one_session_does_not_keep_the_others_waiting_with_short_turns() -> None:
+    """Whoever was turned away goes before those that came later, and only so long."""
+    world = opened(step_tokens=4)
+    world.send(SessionOpened("cleo"))
+    for name in ("ann", "bob", "cleo"):
+        say(world, f"first of {name}", name)
+    assert advise(world) == "begun"
+    assert advise(world, "bob") == "busy"
+    world.run()
+    say(world, "second of ann")
+    assert advise(world) == "begun", "nobody's turn is kept free"
+    assert advise(world, "cleo") == "busy"
+    assert advise(world, "bob") == "begun"
+    assert advise(world, "cleo") == "busy", "bob came first"
+    world.run()
+    world.now += PATIENCE_S + 1.0
+    say(world, "third of ann")
+    assert advise(world) == "begun"
+    assert advise(world, "cleo") == "busy", "it asked again too late to keep its place"
+    assert advise(world) == "running"
+    world.send(SessionClosed("cleo"))
+    finished(world)
+    assert not world.node._orchestrator._advance._turned_away
 
 
 @pytest.mark.parametrize("depth", [0, 1])

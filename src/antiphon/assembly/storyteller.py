@@ -74,7 +74,7 @@ NOT_AHEAD: dict[TurnAnswer, str] = {
 """Why an advisory of a turn begins no preparation."""
 STOPS_OWN = ItemCut, ItemRemoved, SessionClosed
 """Facts of a session that end its preparation; that a reply is asked for ends anybody's."""
-NOT_WHOLE = "until a reply was asked for, or the conversation changed"
+NOT_WHOLE = "until a reply was asked for, the conversation changed, or another session's turn was read ahead"
 REDONE = "a step that it was in, or a copy that it waited for, failed"
 
 
@@ -181,7 +181,7 @@ class Storyteller:
         decision = self.node.decide(facts, now)
         self._waits.planned(decision.orders, self.node.stages)
         self._preloads.planned(now)
-        self._prepared(facts)
+        self._prepared(facts, decision)
         for output in decision.outputs:
             if isinstance(output, AdvisoryAnswered):
                 self._advised(output)
@@ -355,8 +355,8 @@ class Storyteller:
             reason = NOT_AHEAD.get(output.turn, "")
             story.add(self._now, What.NOT_AHEAD if reason else What.READS_AHEAD, reason=reason)
 
-    def _prepared(self, facts: tuple[Fact, ...]) -> None:
-        """Tell of a preparation that has ended with these facts."""
+    def _prepared(self, facts: tuple[Fact, ...], decision: Decision) -> None:
+        """Tell of a preparation that has ended with these facts, or gave way to another."""
         ahead = self._ahead
         if ahead is None:
             return
@@ -365,7 +365,7 @@ class Storyteller:
             isinstance(fact, ResponseRequested)
             or (isinstance(fact, STOPS_OWN) and fact.session == ahead.session)
             for fact in facts
-        )
+        ) or any(isinstance(one, AdvisoryAnswered) and one.turn == "begun" for one in decision.outputs)
         if not tokens and not is_stopped:
             return
         self._ahead, story = None, self.stories.get(ahead.session)

@@ -4,6 +4,7 @@ and in a pause that may be the turn's end.
 It delays nobody: it begins only while no reply is being made, takes only blocks that hold nothing, and ends
 when any reply is asked for. A step that is under way then is the most that anybody waits for. What reported
 steps have read rests as the session's past, where the turn finds it as it finds that of a reply that was cut.
+One runs at a time. Sessions that advise of their turns take turns: none keeps the others waiting for long.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from antiphon.flow.response import ResponseState
 from antiphon.flow.sessions import Sessions
 from antiphon.flow.stages import Stages
 from antiphon.flow.transcripts import Transcripts
+
+PART_S = 1.0
+"""After which a preparation gives way to another session's advisory."""
+PATIENCE_S = 10.0
+"""How long a session that was turned away keeps its place among those that were."""
 
 
 @dataclass(slots=True)
@@ -68,6 +74,10 @@ class Advance:
         """It runs while it has a request."""
         self._turn: _Turn | None = None
         """What it was begun with. It reads fewer items where the conversation has outgrown the context."""
+        self._begun_at = self._came_at = 0.0
+        """When it began, and when its session was turned away first, or else began."""
+        self._turned_away: dict[str, float] = {}
+        """Since when, by session: because another one's turn was being read."""
         self._left: dict[str, _Left] = {}
         """By session."""
         self._turns: list[ResponseState] = []
@@ -102,10 +112,23 @@ class Advance:
             return "nothing"
         if left is not None and left.turn == turn:
             return "done"
-        if running is not None or self._sessions.responses:
+        if self._sessions.responses:
             return "busy"
+        if running is not None:
+            if not self._gives_way(fact.session, now):
+                return "busy"
+            self.stop()
         self._begin(turn, now)
         return "begun"
+
+    def _gives_way(self, session: str, now: float) -> bool:
+        """Does what runs give way to this session? Once it had its part, or came later than this one. What
+        it has read is kept."""
+        came_at = self._turned_away.get(session, now)
+        if now - came_at > PATIENCE_S:
+            came_at = now
+        self._turned_away[session] = came_at
+        return now - self._begun_at >= PART_S or came_at < self._came_at
 
     def foresee(self, fact: TurnForeseen, now: float) -> None:
         """Begin with the turn as it is in this pause, if no reply is being made; what is read of an earlier
@@ -124,6 +147,7 @@ class Advance:
 
     def _begin(self, turn: _Turn, now: float) -> None:
         self._last, self._turn = self._sessions.begin_ahead(turn.spec, turn.items), turn
+        self._begun_at, self._came_at = now, self._turned_away.pop(turn.spec.session, now)
         self._transcripts.render(self._last, now)
 
     def finish(self) -> None:
@@ -184,6 +208,7 @@ class Advance:
     def forget(self, session: str) -> None:
         """It is closed."""
         self.stop_of(session)
+        self._turned_away.pop(session, None)
         left = self._left.pop(session, None)
         if left is not None:
             self._count(left, left.start)
