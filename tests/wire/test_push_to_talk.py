@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.facts import ItemAdded, PersonFact, ResponseCancelled, SpeechEnded, SpeechStarted
+from antiphon.wire.advisories import MIN_GAP_S
 from antiphon.wire.limits import Limits
 from wire.ears import PlainEar
 from wire.harness import Driver, kinds, pcm
@@ -45,6 +46,39 @@ def test_a_clear_ends_it_and_nothing_ends_twice(driver: Driver) -> None:
     for _ in range(2):
         assert kinds(driver.send("input_audio_buffer.clear")) == ["input_audio_buffer.cleared"]
     assert spoken(driver) == [SpeechStarted, SpeechEnded]
+
+
+def test_audio_that_is_dropped_again_and_again_is_told_at_a_bounded_rate(driver: Driver) -> None:
+    for _ in range(50):
+        append(driver)
+        driver.send("input_audio_buffer.clear")
+        driver.now += MIN_GAP_S / 10
+    assert spoken(driver) == [SpeechStarted, SpeechEnded] * 5
+
+
+def test_what_goes_on_after_a_clear_is_told_a_little_later(driver: Driver) -> None:
+    append(driver)
+    driver.send("input_audio_buffer.clear")
+    driver.now = 0.1
+    append(driver)
+    assert spoken(driver) == [SpeechStarted, SpeechEnded]
+    assert driver.session.wake_at == MIN_GAP_S
+    driver.now = MIN_GAP_S
+    assert driver.tick() == []
+    assert spoken(driver) == [SpeechStarted, SpeechEnded, SpeechStarted]
+    assert driver.session.wake_at is None
+    driver.send("input_audio_buffer.commit")
+    append(driver)
+    assert spoken(driver) == [SpeechStarted, SpeechEnded] * 2 + [SpeechStarted], "a turn was no flood"
+
+
+def test_a_turn_that_is_over_before_it_is_told_is_not_told_to_end(driver: Driver) -> None:
+    append(driver)
+    driver.send("input_audio_buffer.clear")
+    driver.facts.clear()
+    append(driver)
+    driver.send("input_audio_buffer.commit")
+    assert [type(fact) for fact in driver.facts] == [ItemAdded]
 
 
 def test_no_audio_is_no_speech(driver: Driver) -> None:
@@ -108,6 +142,7 @@ def test_turn_detection_that_is_turned_on_ends_it_and_hears_its_own() -> None:
     assert spoken(driver) == [SpeechStarted, SpeechEnded, SpeechStarted]
     driver.send("session.update", session=hands)
     assert spoken(driver) == [SpeechStarted, SpeechEnded] * 2
+    driver.now += MIN_GAP_S
     append(driver)
     assert spoken(driver)[-1] is SpeechStarted
 

@@ -67,6 +67,7 @@ from antiphon.wire.listener import (
 )
 from antiphon.wire.parsing import client_event_id, decode_object, typed_event
 from antiphon.wire.ports import DetokeniserFactory, Media, TurnDetectorFactory
+from antiphon.wire.pushes import Pushes
 from antiphon.wire.readers import ReaderRates
 from antiphon.wire.response_params import AskedResponse, read_response
 from antiphon.wire.responses import Responses, Shared
@@ -116,7 +117,7 @@ class RealtimeSession:
         self._transcripts = SessionTranscriptions(self.id, info, ids, transcript_detokenisers or detokenisers)
         self._responses = Responses(self._shared, detokenisers, media)
         self._items = Items(self._shared, self._responses, self._transcripts)
-        self._advisories = Advisories(self.id)
+        self._advisories, self._pushes = Advisories(self.id), Pushes()
         self._prefaced: SessionConfig | None = None
         """What the engine was told before the first turn."""
         self._owes_reply = False
@@ -147,8 +148,8 @@ class RealtimeSession:
     @property
     def wake_at(self) -> float | None:
         """When `tick` is next wanted, unless something else happens before."""
-        times = [time for time in (self._responses.held_until, self._idle_at) if time is not None]
-        return min(times, default=None)
+        times = self._responses.held_until, self._idle_at, self._pushes.due_at
+        return min((time for time in times if time is not None), default=None)
 
     def start(self) -> list[Effect]:
         """Open the session, unprompted; once."""
@@ -225,7 +226,7 @@ class RealtimeSession:
             steps += [*self._responses.release(now), *self._owed()]
         if idle_at is not None and idle_at <= now:
             steps += self._idle()
-        return self._effects(steps)
+        return self._effects([*steps, *self._pushed(now)])
 
     def abandon(self, reason: str, message: str, now: float) -> list[Effect]:
         """End all open responses and transcriptions as failed: the server cannot wait for them any longer."""
@@ -330,9 +331,10 @@ class RealtimeSession:
             case ReplyResumed():
                 return [*self._responses.release(now), *self._owed()]
             case PushBegan():
-                return [SpeechStarted(self.id), *self._preface()]
+                self._pushes.begin()
+                return self._pushed(now)
             case PushOver():
-                return [SpeechEnded(self.id)]
+                return [SpeechEnded(self.id)] if self._pushes.end() else []
             case SpeechBegan():
                 return self._began(noticed, now)
             case SpeechPaused():
@@ -342,6 +344,10 @@ class RealtimeSession:
                 return self._words_wanted(noticed)
             case SpeechOver():
                 return self._over(noticed)
+
+    def _pushed(self, now: float) -> list[Step]:
+        """A client that commits by hand appends audio: the engine is told, unless that is too early."""
+        return [SpeechStarted(self.id), *self._preface()] if self._pushes.tell(now) else []
 
     def _began(self, speech: SpeechBegan, now: float) -> list[Step]:
         self._responses.done_at = None
@@ -428,7 +434,9 @@ class RealtimeSession:
                 code="input_audio_buffer_commit_empty",
             )
         item = self._items.spoken(self._listener.audio, self._listener.item_id)
-        return [*self._all_noticed(self._listener.clear(), now), *self._items.commit(item)]
+        steps = self._all_noticed(self._listener.clear(), now)
+        self._pushes.commit()
+        return [*steps, *self._items.commit(item)]
 
     # -- replies -------------------------------------------------------------------------------------
 
