@@ -116,6 +116,16 @@ def test_a_turn_that_is_likelier_not_to_come_is_not_expected() -> None:
     assert people.due_s(10.0) == due_s
 
 
+def test_who_types_for_ten_seconds_is_expected_all_the_while() -> None:
+    """The console advises every two seconds meanwhile."""
+    people = People("s")
+    for at in range(0, 10, 2):
+        people.tell(TurnAdvised("s"), float(at))
+    for at in range(11):
+        assert people.next_use.is_expected("s", float(at))
+    assert not people.next_use.is_expected("s", 8.1 + SPEECH_S + WARM_S)
+
+
 def test_who_renews_an_expectation_for_ever_keeps_no_place_before_others() -> None:
     people = People("a", "b", "c")
     people.tell(TurnAdvised("a", expected_s=1.0), 0.0)

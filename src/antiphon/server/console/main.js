@@ -218,7 +218,6 @@ page.form.addEventListener("submit", (event) => {
   conversation.halt();
   conversation.player.wake();
   page.text.value = "";
-  typing.sent();
   conversation.type(text, images.take());
 });
 page.text.addEventListener("input", () => {

@@ -1,28 +1,18 @@
-// Tells from keystrokes that a turn is coming: at the first one, and once after each pause in typing.
+// Tells from keystrokes that a turn is coming: at the first one, and again while the person types on. The engine expects
+// the turn for some seconds after each, and for a minute at most.
 
-const PAUSE_MS = 1000;
 const GAP_MS = 2000; // at least, between two advisories
 
 export class Typing {
   constructor(advise) {
     this.advise = advise; // ()
-    this.typedAt = this.advisedAt = -Infinity;
-    this.due = false;
+    this.advisedAt = -Infinity;
   }
 
   // Text was typed at `now`, in milliseconds of any clock.
   typed(now) {
-    this.due ||= now - this.typedAt >= PAUSE_MS;
-    this.typedAt = now;
-    if (!this.due || now - this.advisedAt < GAP_MS) return;
-    this.due = false;
+    if (now - this.advisedAt < GAP_MS) return;
     this.advisedAt = now;
     this.advise();
-  }
-
-  // The turn was sent: the next keystroke begins another one.
-  sent() {
-    this.typedAt = -Infinity;
-    this.due = false;
   }
 }
