@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -374,6 +375,24 @@ def test_its_counts_are_in_the_metrics(tmp_path: Path) -> None:
     assert node.stats()[info % ("step", "Raising")] == node.stats()[info % ("evict", "lru")] == 1
     node.guard.suspend(PolicySuspended("thinker", "step"))
     assert node.stats()[info % ("step", "Raising")] == 0
+
+
+@pytest.mark.parametrize("preset", ["liveserve", "tokenflow", "fcfs"])
+def test_a_stage_without_kv_counts_and_shows_nothing_of_it(preset: str) -> None:
+    node = Node(toy_config(preset=preset))
+    taken = dict[str, set[str]]()
+    for one in node.guard.shown():
+        taken.setdefault(one.unit, set()).update(one.decisions)
+    assert taken["encoders"] == taken["code2wav"] == {"step", "pace"}
+    assert taken["thinker"] == taken["talker"] == {"step", "pace", "admission", "evict", "write", "fetch"}
+    counted = {unit for unit, _, event in node.guard.events if event == "preload_begun"}
+    assert counted == ({"thinker", "talker"} if preset == "liveserve" else set())
+
+
+def test_a_graph_without_encoders_shows_none() -> None:
+    node = Node(msgspec.structs.replace(toy_config(preset="liveserve"), encoder={}))
+    assert {one.unit for one in node.guard.shown()} >= {"thinker"}
+    assert [one.decisions for one in node.guard.shown() if not one.unit] == [("replica",)]
 
 
 def test_the_console_is_shown_which_policy_decides_what(tmp_path: Path) -> None:

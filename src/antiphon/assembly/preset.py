@@ -313,11 +313,14 @@ class Preset:
         self._guard = guard
         self._baseline = read_preset(BASELINE)
 
-    def policies(self, unit: Unit) -> StagePolicies:
-        """New ones for a unit."""
+    def policies(self, unit: Unit, taken: Sequence[str] = DECISIONS) -> StagePolicies:
+        """New ones for a unit that takes these decisions. In the place of the others stands the baseline,
+        which is never asked, shown or counted."""
         made: _Made = {}
         step, pace, admission, evict, write, fetch = (
             self._made(decision, unit.name, unit.stage, made)
+            if decision in taken
+            else make_policy(decision, *self._baseline[decision].of(unit.stage))
             for decision in ("step", "pace", "admission", "evict", "write", "fetch")
         )
         return StagePolicies(step, pace, admission, KvPolicies(evict, write, fetch))

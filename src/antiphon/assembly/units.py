@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
-from antiphon.assembly.preset import Preset
+from antiphon.assembly.preset import OF_ANY_STAGE, Preset
+from antiphon.assembly.registry import DECISIONS
 from antiphon.assembly.times import NodeTimes
 from antiphon.core.config import EncoderConfig, NodeConfig, Unit, UnitRole
 from antiphon.core.errors import ConfigError
@@ -88,10 +89,10 @@ def maker(
     gathering = [edge for edge in graph.edges if edge.target in codecs]
 
     def make(unit: Unit) -> Scheduler:
-        policies = preset.policies(unit)
         if unit is NO_ENCODER:
-            return EncodeScheduler("", EncoderConfig(), policies)
+            return EncodeScheduler("", EncoderConfig(), preset.policies(unit, ()))
         stage = graph.stage(unit.stage)
+        policies = preset.policies(unit, DECISIONS if stage.kind is StageKind.AR else OF_ANY_STAGE)
         place = reply_stages.index(stage.name) if stage.name in reply_stages else None
         cost, lanes = times.steps(unit), times.lanes(unit)
         beside = times.beside(unit)
