@@ -472,6 +472,7 @@ def main() -> None:
         "memory": memory(read("liveserve-memory")),
         "memory-parts": memory_parts(read("liveserve-memory")),
         "paper": paper(calibrated),
+        "thread": paper(read("liveserve-thread")),
         "reach": reach(found),
         "cuts": cuts(frontier),
         "engine": engine(read("liveserve-engine")),
