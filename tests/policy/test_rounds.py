@@ -143,6 +143,16 @@ def test_with_a_fallback_more_readers_than_are_kept_up_with_are_served_first_com
     assert not policy._rounds.is_fcfs
 
 
+def test_a_fallback_keeps_nobody_waiting_for_best_effort() -> None:
+    """A full batch of two makes 166 tokens a second; the people read 240, and came after it."""
+    policy = TokenBuffer(fallback=True)
+    reading = {"begun": [True] * 4, "lead_s": [5.0, 9.0, 0.2, 0.1], "rate": [90.0, 80.0, 80.0, 80.0]}
+    came = {"age_s": [9.0, 8.0, 2.0, 1.0], "tier": [BEST_EFFORT, LATENCY, LATENCY, LATENCY]}
+    memory = {"held": [8, 8, 0, 0], "needs": [0, 0, 6, 6], "num_blocks": 20, "num_free": 4, "block_size": 64}
+    assert told(policy, stage(2, 4, **reading, **came, **memory, cost=Takes())).preempt.tolist() == [0]
+    assert policy._rounds.is_fcfs
+
+
 def test_without_one_whoever_runs_dry_goes_first_however_many_there_are() -> None:
     three = {"begun": [1, 1, 1], "lead_s": [9.0, 0.2, 0.1], "cost": Takes(), "block_size": 64}
     assert told(TokenBuffer(), crowded(**three, rate=[60.0] * 3)).preempt.tolist() == [0]

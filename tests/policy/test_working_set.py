@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.core.plans import ints
+from antiphon.policy.base import Tier
 from antiphon.policy.working_set import Gains, Numbers, by_age, by_gain, chosen_of
 from policy.views import stage
 
@@ -25,6 +26,8 @@ def test_the_oldest_first_and_among_equal_gains_whose_reader_has_begun() -> None
     gains = Gains(np.array([1.0, 1.0, 1.0, 5.0]), ints([1] * 4))
     assert by_age(view, among).tolist() == [1, 2, 0]
     assert by_gain(view, among, gains).tolist() == [2, 1, 0]
+    view.tier[1] = Tier.BEST_EFFORT
+    assert by_age(view, among).tolist() == [2, 0, 1], "people first"
 
 
 @given(st.data())

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.facts import Floats, Ints, Mask
-from antiphon.policy.base import StepView
+from antiphon.policy.base import LATENCY, StepView
 
 MOST_SWAPS = 16
 """Candidates on either side of the cut that are looked at for swaps."""
@@ -61,9 +61,9 @@ class Gains:
 
 
 def by_age(view: StepView, among: Mask) -> Ints:
-    """Indices, the oldest first."""
+    """Indices, the oldest first, and those that a person waits for before all others."""
     at = among.nonzero()[0]
-    return at[np.argsort(-np.fmax(view.age_s[at], 0.0), kind="stable")]
+    return at[np.lexsort((-np.fmax(view.age_s[at], 0.0), view.tier[at] != LATENCY))]
 
 
 def by_gain(view: StepView, among: Mask, gains: Gains) -> Ints:
