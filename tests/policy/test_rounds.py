@@ -69,8 +69,9 @@ def in_memory(policy: TokenBuffer, num_host: int, num_waiting: int) -> int:
 def test_the_working_set_is_what_device_and_host_hold_less_a_share_of_what_does_not_run() -> None:
     """Eqs. 4 and 5: (20 + 60) / 8 = 10 requests, less a quarter of the 8 that do not run. A host that is full
     of copies has no less room."""
-    assert in_memory(TokenBuffer(), 60, 9) == 10 - 2 - 2
-    assert in_memory(TokenBuffer(adjusts=0.0), 60, 9) == 10 - 2
+    assert in_memory(TokenBuffer(grows=1.0), 60, 9) == 10 - 2 - 2
+    assert in_memory(TokenBuffer(grows=1.0, adjusts=0.0), 60, 9) == 10 - 2
+    assert in_memory(TokenBuffer(adjusts=0.0), 60, 9) == 5 - 2, "what they hold doubles"
     assert in_memory(TokenBuffer(), 4, 9) == 1, "one more than runs at least"
 
 

@@ -136,6 +136,7 @@ def test_blocks_run_short_and_the_furthest_ahead_gives_way_with_its_kv() -> None
         ({"gamma": -1.0}, "gamma is -1"),
         ({"safety": 0.5}, "safety is 0.5; it must be 1 or above"),
         ({"adjusts": 1.0}, "adjusts is 1"),
+        ({"grows": 0.9}, "grows is 0.9; it must be 1 or above"),
         ({"load": 0.0}, "load is 0"),
         ({"ahead": 0.6}, "ahead is 0.6"),
     ],

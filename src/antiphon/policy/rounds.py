@@ -57,6 +57,7 @@ class Rounds:
         gamma: float,
         safety: float,
         adjusts: float,
+        grows: float,
         load: float,
         fallback: bool,
         events: dict[str, int],
@@ -70,8 +71,11 @@ class Rounds:
             raise ConfigError(f"safety is {safety}; it must be 1 or above")
         if not 0 <= adjusts < 1:
             raise ConfigError(f"adjusts is {adjusts}; it must be from 0 to below 1")
+        if not 1 <= grows < inf:
+            raise ConfigError(f"grows is {grows}; it must be 1 or above")
         self._interval_s, self._value_s, self._gamma, self._safety = interval_s, value_s, gamma, safety
-        self._adjusts, self._load, self._falls_back = adjusts, load, fallback
+        self._adjusts, self._grows = adjusts, grows
+        self._load, self._falls_back = load, fallback
         self._events = events
         self._host: Host | None = None
         self.token_s = nan
@@ -212,7 +216,7 @@ class Rounds:
         if self._host is not None and self._host.num_blocks:
             held = np.concatenate((view.held[:num_running], view.needs[num_running:]))[in_set]
             each = max(float(held.mean()) if len(held) else float(view.needs[at].mean()), 1.0)
-            static = floor((view.num_blocks + self._host.num_blocks) / each)
+            static = floor((view.num_blocks + self._host.num_blocks) / (self._grows * each))
             most = max(static - self._adjusts * max(static - num_running, 0), num_running + 1)
         wanted_per_s = float(np.fmax(rates[in_set], 0.0).sum()) + np.fmax(rates[at], 0.0).cumsum()
         fits = ~(wanted_per_s > self._load * most_per_s)

@@ -68,6 +68,7 @@ class TokenBuffer:
                 before it gives way (μ of §4.2.1)
     adjusts     how far the working set stays below what memory holds, as a share of the way down to what runs
                 (λ of eq. 5)
+    grows       how many times what a request holds now it is taken to hold (β of eq. 4)
     load        share of the tokens a second that a full batch makes, up to which readers are taken (eq. 6)
                 with the fallback, or without a host
     fallback    beyond all of that the oldest requests go first, as the paper has it (§4.3); off: those whose
@@ -89,6 +90,7 @@ class TokenBuffer:
         gamma: float = 2.0,
         safety: float = 1.5,
         adjusts: float = 0.25,
+        grows: float = 2.0,
         load: float = 0.9,
         fallback: bool = False,
         ahead: float = 1 / 32,
@@ -102,7 +104,7 @@ class TokenBuffer:
         self.events: dict[str, int] = dict.fromkeys((*unknown, *decided, *short), 0)
         self._interval_s, self._ahead, self._write = interval_s, ahead, write
         self._rounds = self.rounds_by(
-            interval_s, value_s, gamma, safety, adjusts, load, fallback, self.events
+            interval_s, value_s, gamma, safety, adjusts, grows, load, fallback, self.events
         )
         self._plan: Plan | None = None
         """Of this interval; None: no request has to give way, and prompts go first."""
