@@ -135,7 +135,7 @@ def test_what_misaki_says_of_figures_is_not_read_anew(text: str) -> None:
 def test_a_word_that_is_read_as_more_is_over_with_the_last_of_them(phonemiser: Phonemiser) -> None:
     text = "At  3:45 we walk 5 km, or 5 €."
     words = phonemiser.words(text)
-    assert [text[word.start : word.end] for word in words] == text.split()
+    assert [text[word.start : word.end] for word in words] == [*text.split()[:-2], "5 €."]
     ids, ends = phonemiser.read(text)
     assert [end for end, _ in ends] == [word.end for word in words]
     assert ends[1][1] - ends[0][1] == 2 * 3 + 2 * sum(

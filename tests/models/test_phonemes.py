@@ -48,7 +48,11 @@ def phonemiser(voice: Path) -> Phonemiser:
         ("Mr. Dog. The U.S.", "mˈɪstɚ dˈɔːɡ. ðə jˌuːˈɛs"),
         ("$5.20, $1, 5% 1.2", "fˈaɪv dˈɑːlɚz ænd twˈɛnti sˈɛnts, wˈʌn dˈɑːlɚ, fˈaɪv pɚsˈɛnt wˈʌn pɔɪnt tˈuː"),
         ("1st", "fˈɜːst"),
-        ("“dog” (cat) — …two", '"dˈɔːɡ" (kˈæt) tˈuː'),
+        ('“dog” ‘cat’ "two"', "dˈɔːɡ kˈæt tˈuː"),
+        ("dog (cat) two (dog).", "dˈɔːɡ, kˈæt, tˈuː, dˈɔːɡ."),
+        ("(dog) dog(s), two", "dˈɔːɡ, dˈɔːɡˌɛs, tˈuː"),
+        ("dog — …two - cat–dog… two... two?!", "dˈɔːɡ; tˈuː; kˈæt; dˈɔːɡ; tˈuː. tˈuː?"),
+        ('a dog, the “A”, "a" dog', "ɐ dˈɔːɡ, ðiː ˈeɪ, ˈeɪ dˈɔːɡ"),
         ("**dog** `two` dog/two", "dˈɔːɡ tˈuː dˈɔːɡ tˈuː"),
         ("apple to dog to apple", "ˈæpəl tə dˈɔːɡ tʊ ˈæpəl"),
         ("", ""),
@@ -62,16 +66,16 @@ def test_what_is_said(phonemiser: Phonemiser, text: str, said: str) -> None:
 def test_ids_and_where_each_word_is(phonemiser: Phonemiser) -> None:
     text = "The  dog — two!\n"
     words = phonemiser.words(text)
-    assert [text[word.start : word.end] for word in words] == ["The", "dog", "two!"]
+    assert [text[word.start : word.end] for word in words] == ["The", "dog —", "two!"]
     ids = phonemiser.ids(words)
     names = {number: symbol for symbol, number in VOCABULARY.items()}
-    assert "".join(names[number] for number in ids) == "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_ _t_ˈ_u_ː_!_$"
+    assert "".join(names[number] for number in ids) == "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_;_ _t_ˈ_u_ː_!_$"
     again, ends = phonemiser.read(text)
     assert again == ids
     assert [(text[:end], "".join(names[number] for number in ids[:over])) for end, over in ends] == [
         ("The", "^_ð_ə_"),
-        ("The  dog", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_"),
-        ("The  dog — two!", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_ _t_ˈ_u_ː_!_"),
+        ("The  dog —", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_;_"),
+        ("The  dog — two!", "^_ð_ə_ _d_ˈ_ɔ_ː_ɡ_;_ _t_ˈ_u_ː_!_"),
     ]
     assert phonemiser.read(" — ") == ([], [])
 
@@ -148,7 +152,8 @@ def test_a_word_of_many_parts_costs_no_more_than_its_parts(
         ("sˈi hˈæpi kɹiˈAt bi", "sˈiː hˈæpi kɹiːˈeɪt biː"),
         ("pˈiəɹ fˈɜɹ fˈɜɹi", "pˈiɚ fˈɜː fˈɜːɹi"),
         ("A I O W Y ʤ ʧ T ᵊ", "eɪ aɪ oʊ aʊ ɔɪ dʒ tʃ ɾ ə"),
-        ("“ — ”", '" "'),
+        ("“ — ”", ";"),
+        ("(“dˈɔɡ”), dˈɔɡ(ˈɛs).) dˈɔɡ—dˈɔɡ", ",dˈɔːɡ, dˈɔːɡˈɛs. dˈɔːɡ; dˈɔːɡ"),
     ],
 )
 def test_sounds_as_espeak_writes_them(sounds: str, ipa: str) -> None:

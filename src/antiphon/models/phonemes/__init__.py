@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from antiphon.checkpoint.side_files import read_json
 from antiphon.core.errors import CheckpointError
-from antiphon.models.phonemes.ipa import to_ipa
+from antiphon.models.phonemes.ipa import PAUSES, to_ipa
 from antiphon.models.phonemes.lexicon import Lexicon
 from antiphon.models.phonemes.network import WordNetwork
 from antiphon.models.phonemes.sentence import Pronouncer
@@ -71,13 +71,16 @@ class Phonemiser:
         return cls(Pronouncer(lexicon, network), symbols)
 
     def words(self, text: str) -> list[SpokenWord]:
-        """What is spoken of a text, in order."""
+        """What is spoken of a text, in order. A pause that is not part of a word ends the word before it."""
         spoken: list[SpokenWord] = []
         for start, end, phonemes in self._pronouncer.pronounce(text):
             symbols = unicodedata.normalize("NFD", to_ipa(phonemes))
             known = "".join(symbol for symbol in symbols if symbol in self._symbols)
-            if known:
-                spoken.append(SpokenWord(start, end, known))
+            said = known.lstrip(PAUSES + SPACE)
+            if spoken and known and known[0] in PAUSES:
+                spoken[-1] = _paused(spoken[-1], known[0], end=spoken[-1].end if said else end)
+            if said:
+                spoken.append(SpokenWord(start, end, said))
         return spoken
 
     def ids(self, words: Sequence[SpokenWord]) -> list[int]:
@@ -100,6 +103,11 @@ class Phonemiser:
             ends.append((word.end, over))
             over += 2 * len(SPACE)
         return (self.ids(words) if words else []), ends
+
+
+def _paused(word: SpokenWord, pause: str, end: int) -> SpokenWord:
+    has_one = word.symbols[-1] in PAUSES
+    return SpokenWord(word.start, end, word.symbols if has_one else word.symbols + pause)
 
 
 def _read_weights(file: Path) -> dict[str, np.ndarray]:

@@ -23,21 +23,30 @@ _ALWAYS = {
     "ɑ": "ɑː",
     "ɔ": "ɔː",
     "ɜ": "ɜː",
-    "“": '"',
-    "”": '"',
-    "‘": "'",
-    "’": "'",
-    "—": "",
-    "–": "",
-    "…": "",
+    "“": "",
+    "”": "",
+    "‘": "",
+    "’": "",
 }
+PAUSES = ",;:.!?"
+"""The only signs beside sounds that espeak prints: what a voice was taught. Any other is noise to it."""
 _UNLESS_A_VOWEL_FOLLOWS = {"ɜɹ": "ɜː", "əɹ": "ɚ"}
 _TRAILING = ".,;:!?\")'”’—…"
 
 
 def to_ipa(phonemes: str) -> str:
-    """misaki's phonemes in espeak's IPA; words stay apart, punctuation stays where espeak speaks it."""
-    return re.sub(" {2,}", " ", " ".join(_word(word) for word in phonemes.split(" "))).strip()
+    """misaki's phonemes in espeak's IPA; words stay apart, and of punctuation what is a pause: dashes and
+    dots too, and brackets around words."""
+    words = re.sub(" {2,}", " ", " ".join(_word(word) for word in phonemes.split(" "))).strip()
+    words = re.sub(r"(?<=\w)[()]+(?=\w)", "", words)
+    words = re.sub(r"[()]+", ",", words)
+    words = re.sub(r"[—–…]+(?=\w)", "; ", words)
+    words = re.sub(r"[—–…]+", ";", words)
+    return re.sub(rf"[{PAUSES}]{{2,}}", _strongest, words)
+
+
+def _strongest(pauses: re.Match[str]) -> str:
+    return next((pause for pause in pauses.group() if pause in ".!?"), pauses.group()[0])
 
 
 def _word(word: str) -> str:

@@ -13,7 +13,7 @@ from antiphon.models.phonemes.written import in_words
 _DIPHTHONGS = frozenset("AIOQWYʤʧ")
 _CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
 _PAUSES = PUNCTUATION - frozenset('"“”')
-_SILENT = frozenset("',-._‘’/")
+_SILENT = frozenset("',-._‘’/()")
 _PUNCTUATION_TAGS = frozenset((".", ",", "-LRB-", "-RRB-", "``", '""', "''", ":", "$", "#", "NFP"))
 _SAID_FOR_TAG = {"-LRB-": "(", "-RRB-": ")", "``": "“", '""': "”", "''": "”"}
 MOST_PARTS = 12
@@ -153,7 +153,7 @@ def _punctuation(part: Token) -> str | None:
     """Phonemes of a part that is no word."""
     if part.tag == "$" and part.text in CURRENCIES:
         return ""
-    if part.tag == ":" and part.text in ("-", "–"):
+    if part.tag == ":" and set(part.text) <= {"-", "–"}:
         return "—"
     if part.tag in _PUNCTUATION_TAGS and not all("a" <= letter.lower() <= "z" for letter in part.text):
         return _SAID_FOR_TAG.get(part.tag, "".join(letter for letter in part.text if letter in PUNCTUATION))

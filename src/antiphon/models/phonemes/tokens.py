@@ -55,20 +55,20 @@ _PERFECT = frozenset(_AUXILIARIES.split())
 
 _PUNCTUATION_TAGS = {
     **dict.fromkeys(".!?", "."),
-    **dict.fromkeys(";:–—…", ":"),
+    **dict.fromkeys(";:-–—…", ":"),
     **dict.fromkeys("([{", "-LRB-"),
     **dict.fromkeys(")]}", "-RRB-"),
     **dict.fromkeys("$£€", "$"),
     **dict.fromkeys("“‘", "``"),
     **dict.fromkeys("”’", "''"),
     ",": ",",
-    "-": "HYPH",
     "#": "#",
 }
 _QUOTES = frozenset('"“”')
 _PREFIXES = '"`([{“‘«¿¡$£€#*…'
 _SUFFIXES = '.,;:!?")]}”»…%*`'
-_DOUBLE_HYPHEN = re.compile(r"(?<=\w)(-{2,})(?=\w)")
+_DASH = re.compile(r"(?<=\w)(-{2,}|[–—…]|\.{3,})(?=\w)")
+"""That no space parts from the words around it."""
 _ABBREVIATED = (
     "Mr. Mrs. Ms. Dr. Prof. St. Jr. Sr. Esq. Rev. Gen. Gov. Sen. Rep. Capt. Lt. Col. Sgt. Adm. Mt. Ft. Co. "
     "Corp. Inc. Ltd. Bros. Jan. Feb. Mar. Apr. Jun. Jul. Aug. Sep. Sept. Oct. Nov. Dec. etc. vs. e.g. i.e. "
@@ -113,6 +113,7 @@ def tokenise(text: str) -> tuple[list[tuple[int, int]], list[Token]]:
             tokens.append(Token(piece, tag, number, index == len(pieces) - 1))
     _retag_verbs(tokens)
     _retag_that(tokens)
+    _retag_letters(tokens)
     return chunks, tokens
 
 
@@ -148,12 +149,12 @@ def _split(chunk: str) -> list[tuple[str, str]]:
         if core[0] in _PREFIXES:
             before.append(core[0])
             core = core[1:]
-        elif core[-1] in _SUFFIXES and not _keeps_point(core):
+        elif core[-1] in _SUFFIXES and not _keeps_last(core):
             after.append(core[-1])
             core = core[:-1]
         else:
             break
-    cores = [part for part in _DOUBLE_HYPHEN.split(core) if part]
+    cores = [part for part in _DASH.split(core) if part]
     return [
         *((piece, "prefix") for piece in before),
         *((piece, "core") for piece in cores),
@@ -161,7 +162,10 @@ def _split(chunk: str) -> list[tuple[str, str]]:
     ]
 
 
-def _keeps_point(word: str) -> bool:
+def _keeps_last(word: str) -> bool:
+    """The point of an abbreviation, or the bracket of `dog(s)`."""
+    if word.endswith(")"):
+        return "(" in word
     known = word in _ABBREVIATIONS or word.lower() in _ABBREVIATIONS
     return word.endswith(".") and (known or is_initialism(word))
 
@@ -198,6 +202,14 @@ def _retag_that(tokens: list[Token]) -> None:
     for token, following in pairwise(tokens):
         if token.text.lower() == "that" and token.tag == "IN" and following.tag.startswith(("NN", "JJ")):
             token.tag = "DT"
+
+
+def _retag_letters(tokens: list[Token]) -> None:
+    """`"a"` is the letter, in quotes of its own."""
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        is_quoted = before.tag == "``" and after.chunk == token.chunk and not after.text[0].isalnum()
+        if is_quoted and token.text in ("a", "A"):
+            token.tag = "NN"
 
 
 def _retag_verbs(tokens: list[Token]) -> None:

@@ -244,7 +244,7 @@ class _Reading:
             is_said = is_number and (self._is_sum or core == "x")
             return ("divided by" if core == "/" else "times" if self._is_sum else "by") if is_said else None
         are_letters = len(ends) == 1 and len(begins) == 1 and ends.isalpha() and begins.isalpha()
-        is_compared = core in ("<", ">") and begins[:1].isnumeric()
+        is_compared = core in ("<", ">", "*") and begins[:1].isnumeric()
         return BETWEEN[core] if is_number or are_letters or is_compared else None
 
     # -- figures ------------------------------------------------------------------------------------------
