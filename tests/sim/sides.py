@@ -98,7 +98,12 @@ class Ears(Downlink):
 class Simulated:
     """A simulated session, told what happens."""
 
-    def __init__(self, asked: dict[str, Any] | None = None, tier: Any = "latency") -> None:
+    def __init__(
+        self,
+        asked: dict[str, Any] | None = None,
+        tier: Any = "latency",
+        max_recording_s: float | None = None,
+    ) -> None:
         self.agenda = Agenda()
         self.facts: list[Fact] = []
         self.ears = Ears(self.agenda)
@@ -106,7 +111,16 @@ class Simulated:
         asked = asked or OPEN
         has_vad = bool(asked.get("audio", {}).get("input", {}).get("turn_detection"))
         self.session = ServerSession(
-            "s", asked, has_vad, tier, None, self.agenda, self.facts.append, down, self.ears
+            "s",
+            asked,
+            has_vad,
+            tier,
+            None,
+            self.agenda,
+            self.facts.append,
+            down,
+            self.ears,
+            max_recording_s=max_recording_s,
         )
         self.session.open()
 

@@ -134,6 +134,34 @@ def test_people_talk_with_a_cascade(workload: str, turns: str) -> None:
     assert node.stats()["antiphon_responses_open"] == node.stats()["antiphon_sessions"] == 0
 
 
+def test_a_turn_beyond_what_is_heard_at_once_is_written_down_in_pieces() -> None:
+    """A piece of the 25 s is no longer than 10, and each has a transcript of its own."""
+    served = engine()
+    heard = replace(served.served, max_recording_s=10.0)
+    changes = {
+        "load": {"closed": {"concurrency": 1, "sessions": 1}},
+        "people.talker.turns": 1,
+        "people.talker.speech": {"seconds": 25.0, "max_s": 30.0},
+    }
+    longest: list[float] = []
+    for one in (served, SimEngine(heard, served.block_bytes)):
+        made = Simulation(setup("voice-chat", settings=changes, engine=one))
+        with pytest.MonkeyPatch.context() as patched:
+            lengths: list[float] = []
+            run = RecordingEncoder.run
+            patched.setattr(
+                RecordingEncoder,
+                "run",
+                lambda ears, step, lengths=lengths, run=run: (
+                    lengths.extend(part.num_samples / 16_000 for part in step.media) or run(ears, step)
+                ),
+            )
+            assert made.play(started()).reason == "finished"
+        longest.append(max(lengths))
+    assert longest[0] > 20.0
+    assert longest[1] <= 10.0
+
+
 def test_a_phrase_may_be_longer_than_a_reply_may_be_ahead() -> None:
     """Held for long enough, its thinker would never write the rest of it."""
     config = cascade_config()

@@ -76,6 +76,39 @@ def test_what_is_committed_is_as_long_as_what_was_appended_and_content_of_its_ow
     assert first.key != second.key
 
 
+def lengths_s(side: Simulated) -> list[list[float]]:
+    """Of each item's recordings."""
+    items = [fact.item for fact in side.facts if isinstance(fact, ItemAdded)]
+    return [[part.num_samples / 16_000 for part in item.parts] for item in items]
+
+
+def test_what_is_longer_than_a_model_hears_is_cut_in_its_pauses_as_the_server_does() -> None:
+    side = Simulated(max_recording_s=10.0)
+    side.wait(3.0)
+    side.say((7.7, 0.32), (6.0, 0.0))
+    side.wait(20.0)
+    side.say((4.0, 0.32), (2.0, 0.0))
+    side.wait(20.0)
+    (first, rest), whole = lengths_s(side)
+    assert first == pytest.approx(0.3 + 7.7 + 0.16, abs=0.05), "in the middle of the pause"
+    assert first + rest == pytest.approx(0.3 + 14.02 + 0.512, abs=0.04)
+    assert len(whole) == 1
+
+
+def test_pieces_without_a_pause_are_content_of_their_own() -> None:
+    side = Simulated(MANUAL, max_recording_s=10.0)
+    for _ in range(2):
+        side.append(25.0)
+        side.send("commit")
+    found = lengths_s(side)
+    assert [sum(pieces) for pieces in found] == [25.0, 25.0]
+    for *whole, last in found:
+        assert all(10.0 * 2 / 3 <= piece <= 10.0 for piece in whole)
+        assert last <= 10.0
+    parts = [part for fact in side.facts if isinstance(fact, ItemAdded) for part in fact.item.parts]
+    assert len({part.key for part in parts}) == len(parts) >= 6
+
+
 def test_pictures_of_a_size_are_one() -> None:
     side = Simulated()
     for width in (640, 640, 320):

@@ -107,6 +107,7 @@ class Served(msgspec.Struct, frozen=True):
     window         of a vocoder that decodes windows; None: every frame sounds when it is decoded
     replies        None where nobody says
     reading        of a codec that reads text; None: it takes frames
+    max_recording_s  what it hears at once; None: any
     """
 
     node: NodeConfig
@@ -116,6 +117,7 @@ class Served(msgspec.Struct, frozen=True):
     window: SoundWindow | None = None
     replies: Replies | None = None
     reading: Reading | None = None
+    max_recording_s: float | None = None
 
 
 def served(node: NodeConfig, depth: int, shape: ModelShape) -> Served:

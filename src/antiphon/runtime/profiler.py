@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from itertools import count
+from math import isfinite
 from typing import Literal
 
 import msgspec
@@ -96,6 +97,7 @@ def profile(
     decide_s = deciding_s(engine)
     measured = measure_stages(engine, subject.graph, effort, progress)
     progress("attention on the CPU", 0, 0)
+    hears_s = engine.info.max_recording_s
     return Profile(
         stages={name: with_attention(one, subject.shape, name) for name, one in measured.stages.items()},
         links=measure_links(engine, progress),
@@ -103,7 +105,9 @@ def profile(
         provenance=provenance,
         decide_s=decide_s,
         served=msgspec.structs.replace(
-            served(subject.served, engine.depth, subject.shape), reading=measured.reading
+            served(subject.served, engine.depth, subject.shape),
+            reading=measured.reading,
+            max_recording_s=hears_s if isfinite(hears_s) else None,
         ),
     )
 

@@ -36,9 +36,10 @@ class Client:
         seed: int,
         has_vad: bool,
         readers: ReaderRates = ReaderRates(),
+        max_recording_s: float | None = None,
     ) -> None:
         """seed: of the network's jitter. `has_vad`: the server detects the turns of people. readers: of texts
-        whose requests say nothing."""
+        whose requests say nothing. max_recording_s: what the model hears at once; None: any."""
         self._script = script
         self._agenda = agenda
         self._log = log
@@ -63,6 +64,7 @@ class Client:
             self._downlink,
             readers,
             tells_rate=tells_rate,
+            max_recording_s=max_recording_s,
         )
 
     def leave(self, left: Callable[[], None]) -> None:

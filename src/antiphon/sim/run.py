@@ -226,7 +226,15 @@ class Simulation:
         setup, name = self._setup, script.name
         has_vad = setup.workload.turn_detection == "server_vad"
         client = self._clients[name] = Client(
-            script, self.agenda, self.log, self.driver.tell, setup.network, setup.seed, has_vad, self._readers
+            script,
+            self.agenda,
+            self.log,
+            self.driver.tell,
+            setup.network,
+            setup.seed,
+            has_vad,
+            self._readers,
+            setup.engine.served.max_recording_s,
         )
         reason, message = "done", ""
         try:

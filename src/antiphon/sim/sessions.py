@@ -6,15 +6,18 @@ A token is a piece of text, a recording is silence of its length, a picture is i
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from antiphon.core.conversation import AudioPart, ImagePart, VideoPart
 from antiphon.core.facts import Fact, ResponseRequested
 from antiphon.core.ids import IdSource, content_key
 from antiphon.core.model_info import ModelInfo
 from antiphon.core.plans import Output
+from antiphon.core.rng import stream
 from antiphon.core.units import MODEL_SAMPLE_RATE_HZ, PCM16_BYTES, WIRE_SAMPLE_RATE_HZ
 from antiphon.people.acts import Say
 from antiphon.people.downlink import AUDIO_DELTAS, TEXT_DELTAS, TRANSCRIPT_DELTAS, Downlink, ReceivedEvent
@@ -33,6 +36,8 @@ PIECE = "abc "
 """The text of a token: of the four characters that English has on average, and a word."""
 SAMPLE_BYTES = 4
 """Of float32."""
+NOISE = 1e-4
+"""Of a quiet room, beside the loudest sample."""
 MOST_TOKENS = 1 << 40
 """No bound: the engine itself ends a reply that outgrows its context."""
 READ = frozenset(
@@ -59,6 +64,7 @@ class ServerSession:
     downlink  gets the events, when they arrive there
     readers   say how fast a text is read of which its client does not tell (`tells_rate`). Where they do
               not know either, the engine is told the person's rate all the same
+    max_recording_s  what the model hears at once; None: any
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class ServerSession:
         readers: ReaderRates = ReaderRates(),
         *,
         tells_rate: bool = False,
+        max_recording_s: float | None = None,
     ) -> None:
         self._asked = asked
         self._tells_rate = tells_rate
@@ -86,7 +93,9 @@ class ServerSession:
         self._downlink = downlink
         self._hearing = Hearing(agenda, self._append)
         ids, detectors = Names(name), self._hearing.detector if has_vad else None
-        self._wire = RealtimeSession(INFO, ids, Silent(ids), Pieces, detectors=detectors, readers=readers)
+        hears_s = inf if max_recording_s is None else max_recording_s
+        info, media = msgspec.structs.replace(INFO, max_recording_s=hears_s), Silent(ids, hears_s)
+        self._wire = RealtimeSession(info, ids, media, Pieces, detectors=detectors, readers=readers)
         self._alarm_s: float | None = None
 
     def open(self) -> None:
@@ -177,12 +186,17 @@ class Silent:
     """Implements wire.ports.Media: every recording is content of its own, all pictures of a size are one, and
     so are all clips of a size and a seed."""
 
-    def __init__(self, ids: IdSource) -> None:
+    def __init__(self, ids: IdSource, max_recording_s: float = inf) -> None:
+        """max_recording_s: longer recordings are cut by what is heard in them."""
         self._ids = ids
+        self._most_samples = max_recording_s * MODEL_SAMPLE_RATE_HZ
 
     def audio_part(self, pcm16_24k: bytes) -> AudioPart:
         num_samples = round(len(pcm16_24k) // PCM16_BYTES * MODEL_SAMPLE_RATE_HZ / WIRE_SAMPLE_RATE_HZ)
-        return AudioPart(bytes(SAMPLE_BYTES * num_samples), content_key(self._ids.new("voice").encode()))
+        name = self._ids.new("voice")
+        if num_samples <= self._most_samples:
+            return AudioPart(bytes(SAMPLE_BYTES * num_samples), content_key(name.encode()))
+        return AudioPart(_heard(pcm16_24k, num_samples, name), content_key(name.encode()))
 
     def image_part(self, data_url: str, room: MediaRoom) -> ImagePart:
         width, height = (int(side) for side in data_url.removeprefix(PICTURE).split("x"))
@@ -198,6 +212,14 @@ class Silent:
 
     def output_encoder(self, audio_format: AudioFormat) -> AudioEncoder:
         raise NotImplementedError(f"simulated clients receive PCM16, not {audio_format}")
+
+
+def _heard(pcm16_24k: bytes, num_samples: int, name: str) -> bytes:
+    """float32 samples: the voice and its pauses as they came, and noise far below them, by which no two
+    pieces are the same and a recording without a pause is cut anywhere."""
+    came = np.frombuffer(pcm16_24k, "<i2").astype(np.float32)
+    voice = came[np.arange(num_samples) * (len(came) - 1) // max(num_samples - 1, 1)] / 32768
+    return (voice + NOISE * stream(0, name).random(num_samples, np.float32)).astype("<f4").tobytes()
 
 
 PICTURE, CLIP = "data:picture/", "data:clip/"
