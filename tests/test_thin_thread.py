@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ import websockets
 from openai import AsyncOpenAI
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
+from antiphon.core.playback import Playback
 from fakes.serving import greedy, serving
+from wire.harness import message
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
@@ -113,6 +117,90 @@ async def test_garbage_and_vanishing_harm_nobody(server: str, spoken_wav: Path) 
         text, pcm, _ = await listen(witness)
         assert text
         assert pcm
+
+
+MALFORMED: list[str | bytes] = [
+    "{",
+    b"\x00\xff" * 500,
+    "[" * 20_000,
+    "[]",
+    '"text"',
+    '{"type": "no.such.event"}',
+    '{"type": 3}',
+    '{"type": "session.update"}',
+    '{"type": "session.update", "session": {"type": "realtime", "audio": {"input": {"format": 7}}}}',
+    '{"type": "session.update", "session": {"type": "realtime", "max_output_tokens": -1e400}}',
+    '{"type": "input_audio_buffer.append", "audio": "no base64!"}',
+    '{"type": "input_audio_buffer.append", "audio": null}',
+    '{"type": "input_audio_buffer.commit", "event_id": []}',
+    '{"type": "conversation.item.create", "item": {"type": "message", "role": "nobody", "content": []}}',
+    '{"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": [{}]}}',
+    '{"type": "conversation.item.truncate", "item_id": "x", "content_index": 0, "audio_end_ms": -1}',
+    '{"type": "conversation.item.delete", "item_id": "none"}',
+    '{"type": "response.create", "response": {"output_modalities": ["smell"]}}',
+    '{"type": "response.create", "response": {"input": [{"type": "item_reference", "id": "none"}]}}',
+    '{"type": "playback.ack", "response_id": "none", "played_ms": "long"}',
+]
+"""Events that are wrong in all ways; each is answered with one error."""
+PACE_S, MOST_GAP_S = 0.005, 0.25
+"""Between two of them; and of what is heard, on a machine that does other things too."""
+
+
+class Listener:
+    """Hears one reply as it comes."""
+
+    def __init__(self) -> None:
+        self.text, self.pcm, self.longest_gap_s = "", b"", 0.0
+        self.is_speaking = False
+        self._playback = Playback()
+
+    async def hear(self, url: str) -> None:
+        async with websockets.connect(url) as socket:
+            for kind, fields in (
+                ("conversation.item.create", {"item": message("Tell me a story.")}),
+                ("response.create", {"response": {"max_output_tokens": 100}}),
+            ):
+                await socket.send(json.dumps({"type": kind, **fields}))
+            async with asyncio.timeout(TURN_S):
+                while (event := json.loads(await socket.recv()))["type"] != "response.done":
+                    assert event["type"] != "error", event
+                    self._take(event)
+        self.is_speaking = False
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if event["type"] == "response.output_audio_transcript.delta":
+            self.text += event["delta"]
+        elif event["type"] == "response.output_audio.delta":
+            sound = base64.b64decode(event["delta"])
+            gap_s = self._playback.add(len(sound) / 48_000, time.monotonic())
+            self.pcm, self.longest_gap_s = self.pcm + sound, max(gap_s, self.longest_gap_s)
+            self.is_speaking = True
+
+
+async def test_malformed_events_cost_a_session_that_speaks_nothing(server: str) -> None:
+    """Its audio has the same bytes as alone, and no gap; and who sends them can still be answered."""
+    url = server.replace("http", "ws") + "/v1/realtime?model=tiny"
+    alone, beside = Listener(), Listener()
+    await alone.hear(url)
+    async with websockets.connect(url) as vandal:
+        await vandal.recv()
+        hearing, refused = asyncio.create_task(beside.hear(url)), 0
+        while not hearing.done():
+            for event in MALFORMED:
+                await asyncio.sleep(PACE_S)
+                await vandal.send(event)
+                answer = json.loads(await vandal.recv())
+                assert answer["type"] == "error", (event, answer)
+                refused += beside.is_speaking
+        await hearing
+        await vandal.send(json.dumps({"type": "input_audio_buffer.clear"}))
+        assert json.loads(await vandal.recv())["type"] == "input_audio_buffer.cleared"
+    assert refused > len(MALFORMED), "hardly any came while it spoke"
+    print(alone.longest_gap_s, beside.longest_gap_s, len(alone.pcm) / 48_000, refused)  # noqa: T201
+    assert alone.text
+    assert (beside.text, beside.pcm) == (alone.text, alone.pcm)
+    assert len(alone.pcm) > 2 * 48_000
+    assert beside.longest_gap_s < alone.longest_gap_s + MOST_GAP_S
 
 
 def contents(path: Path) -> bytes:
