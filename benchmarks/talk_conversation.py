@@ -12,7 +12,8 @@ Counted:
 
 - `heard_wer`: words of the input transcription that are wrong (`heard_wer_of`: where one voice asks all
   questions, as files); `said_wer`: of the replies, as its transcriber hears them again. Numbers and
-  contractions are made alike first (Whisper's normaliser).
+  contractions are made alike first (Whisper's normaliser, but that it leaves brackets out with what is in
+  them, which the voice says, and that `=`, `*` and the hyphen of a range are words here, as they are said).
 - `on_topic`: answers with one of the question's words.
 - `first_audio_ms`: from the end of the speech to the first sound, and which share is within the bound.
 - `two`, `four`: people who ask at once, five questions each: gaps over 100 ms of a listener who plays what
@@ -21,6 +22,7 @@ Counted:
 - `human_wer`: words that are wrong of two recordings of people (human_recordings.yaml), cut at silences to
   what is heard at once. They are fetched once, 20 MB; without network this is null, and `human_left_out` says
   why. `--human-only` counts nothing else.
+- `all_heard_wer`: of the questions by push-to-talk and of these recordings together.
 """
 
 from __future__ import annotations
@@ -74,7 +76,23 @@ LONG = 400
 BARGE_IN_S = (0.3, 1.0, 2.0, 3.0)
 """After the first sound."""
 
-normalised = EnglishTextNormalizer({})
+IN_WORDS = (
+    (re.compile(r"[()\[\]]"), " "),
+    (re.compile(r"(?<=\d)[-–](?=\d)"), " to "),
+    (re.compile(r"\s=\s"), " equals "),
+    (re.compile(r"\s[*×]\s(?=\d)"), " times "),
+)
+"""What is said of a reply's signs."""
+
+standard = EnglishTextNormalizer({})
+
+
+def normalised(text: str) -> str:
+    """As Whisper's normaliser has it, but that it leaves out brackets with what is in them, which a listener
+    hears, and signs between numbers, which are read as words."""
+    for signs, words in IN_WORDS:
+        text = signs.sub(words, text)
+    return standard(text)
 
 
 @dataclass
@@ -312,9 +330,7 @@ async def conversation(server: Server, voices: Sequence[str]) -> dict[str, Any]:
     said_once = list(sounds.values())
     anew = dict(zip(sounds, said_anew(said_once, 1), strict=True))
     vad = await one_by_one(server, anew, is_vad=True)
-    again = [
-        (reply.said, await asyncio.to_thread(server.hear, reply.sound)) for _, reply in ptt if reply.sound
-    ]
+    again = [await asyncio.to_thread(server.hear, reply.sound) if reply.sound else "" for _, reply in ptt]
     on_topic = [bool(topics[ask] & set(re.findall(r"[a-z0-9]+", reply.said.lower()))) for ask, reply in ptt]
     cuts: list[float] = []
     for number, after_s in enumerate(BARGE_IN_S):
@@ -329,7 +345,7 @@ async def conversation(server: Server, voices: Sequence[str]) -> dict[str, Any]:
         },
         "heard_wer": rate([(ask, reply.asked) for ask, reply in ptt]),
         "heard_wer_vad": rate([(ask, reply.asked) for ask, reply in vad]),
-        "said_wer": rate(again),
+        "said_wer": rate([(reply.said, heard) for (_, reply), heard in zip(ptt, again, strict=True)]),
         "on_topic": sum(on_topic),
         "first_audio_ms": {
             "ptt": waits([reply for _, reply in ptt], 350),
@@ -340,14 +356,19 @@ async def conversation(server: Server, voices: Sequence[str]) -> dict[str, Any]:
         "four": await at_once(server, said_anew(said_once, 3), 4),
         "barge_in_ms": [round(1e3 * one) for one in cuts if one == one],
         "dialogue": [
-            {"asked": ask, "understood": reply.asked.strip(), "said": reply.said.strip()}
-            for ask, reply in ptt
+            {
+                "asked": ask,
+                "understood": reply.asked.strip(),
+                "said": reply.said.strip(),
+                "heard": heard.strip(),
+            }
+            for (ask, reply), heard in zip(ptt, again, strict=True)
         ],
     }
 
 
-def people_heard(server: Server) -> dict[str, Any]:
-    """Of the recordings of people: the rate of all their words, and of each."""
+def people_heard(server: Server, asked: list[tuple[str, str]]) -> dict[str, Any]:
+    """Of the recordings of people: the rate of all their words, of each, and together with the questions."""
     try:
         found = recordings()
     except CheckpointError as error:
@@ -358,7 +379,8 @@ def people_heard(server: Server) -> dict[str, Any]:
         pairs[one.name] = one.said, " ".join(heard)
         sys.stderr.write(f"{one.name}: {pairs[one.name][1]}\n")
     each = {name: rate([pair]) for name, pair in pairs.items()}
-    return {"human_wer": {"all": rate(list(pairs.values())), **each}}
+    people = list(pairs.values())
+    return {"human_wer": {"all": rate(people), **each}, "all_heard_wer": rate([*asked, *people])}
 
 
 @asynccontextmanager
@@ -387,7 +409,8 @@ async def run(model: str, threads: int, human_only: bool, voices: Sequence[str])
     async with served(model, threads) as server:
         try:
             found = {} if human_only else await conversation(server, voices)
-            return {**found, **await asyncio.to_thread(people_heard, server)}
+            asked = [(one["asked"], one["understood"]) for one in found.get("dialogue", ())]
+            return {**found, **await asyncio.to_thread(people_heard, server, asked)}
         except websockets.InvalidStatus as error:
             raise RuntimeError(f"the server refuses a conversation: {error.response.body!r}") from error
 

@@ -30,10 +30,10 @@ def test_twenty_questions(tmp_path: Path) -> None:
     )
     found = json.loads(result.read_text())
     assert found["questions"] == 20
-    # a word or two more than talk-conversation.json has: 8 of 132, and 5.65 % of what is said
+    # of the questions alone 8 of 132 words are wrong; transformers' Whisper, with whole windows, has 9
     assert found["heard_wer"] <= 0.07
     assert found["heard_wer_vad"] <= 0.07
-    assert found["said_wer"] <= 0.06
+    assert found["said_wer"] <= 0.05
     assert found["on_topic"] >= 12
     assert found["two"]["failed"] == found["four"]["failed"] == 0
     assert found["two"]["replies"] == 10
@@ -43,3 +43,4 @@ def test_twenty_questions(tmp_path: Path) -> None:
         assert "could not fetch moonshine-voice" in found["human_left_out"]
     else:
         assert found["human_wer"]["all"] <= 0.06
+        assert found["all_heard_wer"] <= 0.06
