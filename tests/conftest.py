@@ -1,7 +1,7 @@
 """Fixtures that every room's tests share, and how branches are counted.
 
 `pytest --coverage` counts which lines and branches of the deciding half its own tests take, and fails below
-`ENOUGH`. Those tests run first. A line that was hit often is no longer watched, so counting costs little.
+`ENOUGH`. Those tests run first. A line that was hit `OFTEN` is no longer watched, so counting costs little.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ settings.load_profile("house")
 HERE = Path(__file__).parent
 ENOUGH = 95.0
 """Percent of lines and branches."""
+OFTEN = 1000
+"""Times. To stop watching what was seen takes as long as to count a million hits: with few, it comes too often."""
 NO_CODE = [r"if TYPE_CHECKING:", r": \.\.\.$", r"^ +\.\.\.$"]
 
 
@@ -52,7 +54,9 @@ class Branches:
     def _watch_imports(self) -> None:
         from slipcover import FileMatcher, ImportManager, Slipcover
 
-        self._counter = Slipcover(branch=True, source=self._rooms, exclude_lines=NO_CODE)
+        self._counter = Slipcover(
+            branch=True, source=self._rooms, exclude_lines=NO_CODE, d_miss_threshold=OFTEN
+        )
         ImportManager(self._counter, FileMatcher(sources=self._rooms)).__enter__()
 
     def _is_own(self, item: pytest.Item) -> bool:
