@@ -13,6 +13,7 @@ One that ships goes by its name, an operator's own by its path. A file that is n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -69,6 +70,16 @@ def read_preset(preset: str) -> dict[str, PolicyChoice]:
     """What a preset says, by decision. Every policy is made once to see that it can be. There may be options
     for stages of any known model, so that models share a preset. Raises ConfigError with the file, the line
     and the decision that is wrong, and what is allowed there."""
+    return dict(_read_shipped(preset)) if preset in preset_names() else _read(preset)
+
+
+@cache
+def _read_shipped(preset: str) -> Mapping[str, PolicyChoice]:
+    """Once: every node reads the baseline, and what ships stays as it is."""
+    return _read(preset)
+
+
+def _read(preset: str) -> dict[str, PolicyChoice]:
     where = f"preset {preset}"
     if is_path(preset):
         text = read(preset, where, "preset")

@@ -190,6 +190,7 @@ def decides(decision: str, policy: str) -> bool:
     return decider(kind, decision) is not None
 
 
+@cache
 def options_of(kind: type) -> dict[str, tuple[Any, Any]]:
     """(type, default) of each option that a policy takes; the default is inspect's `empty` where it must be
     given."""
