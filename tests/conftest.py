@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 ENOUGH = 95.0
 """Percent of lines and branches."""
 OFTEN = 1000
-"""Times. To stop watching what was seen takes as long as to count a million hits: with few, it comes too often."""
+"""Times. To stop watching what was seen takes as long as to count a million hits."""
 NO_CODE = [r"if TYPE_CHECKING:", r": \.\.\.$", r"^ +\.\.\.$"]
 
 

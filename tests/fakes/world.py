@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from antiphon.assembly.node import Node
-from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig, Unit
+from antiphon.assembly.preset import read_preset
+from antiphon.core.config import ArConfig, CodecConfig, EncoderConfig, NodeConfig, PolicyChoice, Unit
 from antiphon.core.conversation import Item
 from antiphon.core.facts import (
     Fact,
@@ -101,7 +103,14 @@ def toy_config(
         call_ids=(toy.CALL,),
         units=units,
         preset=preset,
+        policies=_hurried() if preset == HURRIED else {},
     )
+
+
+@cache
+def _hurried() -> dict[str, PolicyChoice]:
+    """Read once: thousands of worlds hurry."""
+    return read_preset(HURRIED)
 
 
 class Heard:

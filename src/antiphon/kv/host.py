@@ -207,17 +207,18 @@ class HostTier:
         """Raises AssertionError unless every block is where its holders say."""
         held = Counter(copy for copies in self._held.values() for copy in copies if copy is not None)
         alive = held.keys() | self._pinned
-        for group, pool in enumerate(self._pools):
-            pool.check_integrity([c.slots[group] for c in alive if c.slots[group] != ABSENT])
+        for group, (pool, leaving) in enumerate(zip(self._pools, self._leaving, strict=True)):
+            here = [copy for copy in alive if copy.slots[group] != ABSENT]
+            pool.check_integrity([copy.slots[group] for copy in here])
+            num_loose = [copy.holders for copy in here].count(0)
+            assert leaving == num_loose, "host blocks that leave are miscounted"
         assert all(copy.holders == held[copy] for copy in alive), "holders of a host block are miscounted"
         assert all(copies and copies[-1] is not None for copies in self._held.values()), "a hold on nothing"
         assert set(self._copies.values()) == held.keys(), "the index of host blocks is wrong"
-        for group, leaving in enumerate(self._leaving):
-            loose = [copy for copy in alive if not copy.holders and copy.slots[group] != ABSENT]
-            assert leaving == len(loose), "host blocks that leave are miscounted"
         for copy in alive:
-            here = {group for group in self._all if copy.slots[group] != ABSENT}
-            assert here == copy.written or copy.pins, "a host block that no copy writes"
+            if copy.written != self._all or ABSENT in copy.slots:
+                here = {group for group in self._all if copy.slots[group] != ABSENT}
+                assert here == copy.written or copy.pins, "a host block that no copy writes"
 
     def _cut(self, owner: str, start: int) -> None:
         held = self._held.get(owner, [])

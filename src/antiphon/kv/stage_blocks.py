@@ -373,19 +373,22 @@ class StageBlocks:
     def _check_holders(
         self, running: Collection[Sequence], resting: Collection[Sequence], resident: list[int]
     ) -> None:
-        for holders, counts in ((running, self.used), (resting, self._kept)):
-            found = Counter([block for holder in holders for block in holder.blocks])
-            assert all(counts[block] == count for block, count in found.items()), "holders are miscounted"
+        kept = Counter([block for holder in resting for block in holder.blocks])
+        used = Counter([block for holder in running for block in holder.blocks])
+        for found, counts in ((used, self.used), (kept, self._kept)):
+            counted = [counts[block] for block in found]
+            assert counted == [*found.values()], "holders are miscounted"
             assert len(found) == len(counts) - counts.count(0), "a block has no holder"
         assert self._num_used == len(self.used) - self.used.count(0), "used blocks are miscounted"
         only_lent = [block for block in resident if not (self.used[block] or self._kept[block])]
-        found = (self._slots[:, only_lent] != ABSENT).sum(1).tolist()
-        assert self._only_lent == found, "lent blocks are miscounted"
-        keepers: dict[int, list[str]] = {}
+        lent = (self._slots[:, only_lent] != ABSENT).sum(1).tolist()
+        assert self._only_lent == lent, "lent blocks are miscounted"
+        owners: dict[int, list[str]] = {block: [] for block, count in kept.items() if count > 1}
         for sequence in resting:
-            for block in sequence.blocks:
-                keepers.setdefault(block, []).append(sequence.owner)
-        for block, owners in keepers.items():
-            known = self.sharers[block] if len(owners) > 1 else [self._keeper[block]]
-            assert sorted(known) == sorted(owners), "a block has the wrong keepers"
-        assert self.sharers.keys() <= keepers.keys(), "a block is shared by no sequence"
+            known = [self._keeper[block] for block in sequence.blocks if block not in owners]
+            assert known.count(sequence.owner) == len(known), "a block has the wrong keeper"
+            for block in owners.keys() & sequence.blocks:
+                owners[block].append(sequence.owner)
+        for block, several in owners.items():
+            assert sorted(self.sharers[block]) == sorted(several), "a block has the wrong keepers"
+        assert self.sharers.keys() <= kept.keys(), "a block is shared by no sequence"
