@@ -33,6 +33,7 @@ from antiphon.runtime.codec import encode
 from antiphon.runtime.record import RecordWriter, read_record, replay, without_media
 from antiphon.stage.fetches import NO_ROOM
 from antiphon.stage.kv_asks import KvMove, KvMoved
+from assembly.test_observed import liveserve, played
 from fakes import toy
 from fakes.world import HURRIED, World, toy_config
 
@@ -100,20 +101,14 @@ def hurried() -> World:
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Snapshot]:
     """What people who look see of a server under `liveserve` whose memory is short; it decides as it did
     when nobody looked."""
-    return shown(tmp_path_factory.mktemp("simulated"), "liveserve")
+    folder = tmp_path_factory.mktemp("simulated")
+    preset = liveserve(folder, "own")
+    return shown(played(preset, folder / "a.record", 8, 14.0).record, preset)
 
 
-def shown(folder: Path, name: str, duration_s: int = 45) -> list[Snapshot]:
-    sizes = ["--kv-tokens", "1024", "--max-context-tokens", "1024", "--host-kv-tokens", "65536"]
-    load = ["--workload", "barge-in", "--concurrency", "6", "--duration", str(duration_s)]
-    args = [*load, *sizes, "--hardware", "h200", "--preset", name]
-    result = CliRunner().invoke(
-        app, ["simulate", *args, "--out", str(folder), "--record", str(folder / "a.record")]
-    )
-    assert result.exit_code == 0, result.stderr
-    header, entries = read_record(folder / "a.record")
-    named = name if name.endswith(".yaml") else ""
-    node, seen = Node(replayable(header.node, named), header.depth), list[Snapshot]()
+def shown(record: Path, preset: str) -> list[Snapshot]:
+    header, entries = read_record(record)
+    node, seen = Node(replayable(header.node, preset), header.depth), list[Snapshot]()
     node.watch(True)
     for number, entry in enumerate(entries):
         assert encode(without_media(node.decide(entry.facts, entry.now))) == encode(entry.decision)
@@ -137,7 +132,13 @@ def test_why_nobody_is_held_is_told_of_those_who_would_be(tmp_path: Path) -> Non
     path, why = tmp_path / "rows.yaml", "; not held: over 0% of the rows are in use"
     text = (Path(preset.__file__).parent / "presets" / "liveserve.yaml").read_text()
     path.write_text(text.replace("rows_to: 0.75", "rows_to: 0"))
-    told = shares(shown(tmp_path, str(path), 12))
+    sizes = ["--kv-tokens", "1024", "--max-context-tokens", "1024", "--host-kv-tokens", "65536"]
+    load = ["--workload", "barge-in", "--concurrency", "6", "--duration", "12"]
+    args = [*load, *sizes, "--hardware", "h200", "--preset", str(path)]
+    record = tmp_path / "a.record"
+    result = CliRunner().invoke(app, ["simulate", *args, "--out", str(tmp_path), "--record", str(record)])
+    assert result.exit_code == 0, result.stderr
+    told = shares(shown(record, str(path)))
     assert not [share for share in told if share.state == "held"]
     ahead = [share for share in told if share.why.endswith(why)]
     assert {(share.state, share.label) for share in ahead} == {("runs", "U2")}

@@ -193,7 +193,7 @@ def test_what_is_preloaded_is_told_with_what_became_of_it(tmp_path: Path) -> Non
 
 def test_liveserve_tells_why_a_reply_waited_and_gave_way_and_what_became_of_its_kv(tmp_path: Path) -> None:
     path, preset = tmp_path / "record", liveserve(tmp_path, "own")
-    played(preset, path, 8, 20.0)
+    played(preset, path, 8, 14.0)
     events = [event for story in retold(path, preset).stories.values() for event in story.events]
     evicted = [event for event in events if event.what is What.EVICTED]
     assert {event.kind for event in evicted} <= {"last", "unknown", "preempted", "coming"}
