@@ -103,14 +103,14 @@ def toy_config(
         call_ids=(toy.CALL,),
         units=units,
         preset=preset,
-        policies=_hurried() if preset == HURRIED else {},
+        policies=_policies(preset) if preset in (HURRIED, READERS) else {},
     )
 
 
 @cache
-def _hurried() -> dict[str, PolicyChoice]:
-    """Read once: thousands of worlds hurry."""
-    return read_preset(HURRIED)
+def _policies(preset: str) -> dict[str, PolicyChoice]:
+    """Read once, for thousands of worlds."""
+    return read_preset(preset)
 
 
 class Heard:
