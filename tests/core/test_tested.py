@@ -25,6 +25,7 @@ DRIVEN = {
     "stage/test_host_writes.py": "tending",
     "stage/test_room.py": "tiers",
     "wire/test_chat_reading.py": "sampling_overrides",
+    "wire/test_push_to_talk.py": "pushes",
     "wire/test_session.py": (
         "audio config content conversation items outputs reply response response_params responses"
     ),
