@@ -23,28 +23,31 @@ MOST_REST_S = 0.05
 
 
 class RealSteps:
-    """Runs a step when it is asked what it takes. Implements `sim.costs.CostModel`."""
+    """What each step took, of those that were run. Implements `sim.costs.CostModel`."""
 
     def __init__(self, engine: Engine, decide_s: float) -> None:
         self.decide_s = decide_s
-        self.facts: dict[int, StageFact] = {}
+        self._taken_s: dict[tuple[str, int], float] = {}
         self.clock: Callable[[], float] = lambda: 0.0
         self._executors = engine.executors
         self._ended_s = 0.0
         self._watch = Stopwatch()
 
-    def step_s(self, step: Step, stage: str) -> float:
+    def run(self, step: Step) -> StageFact:
         """A step after a pause finds the caches as an engine that had slept would."""
-        executor, now = self._executors[stage], self.clock()
+        executor, now = self._executors[step.stage], self.clock()
         time.sleep(min(max(now - self._ended_s, 0.0), MOST_REST_S))
         self._watch.start()
         executor.submit(step)
         (fact,) = executor.poll()
         taken = self._watch.stop()
         assert isinstance(fact, StepDone), fact
-        self.facts[step.step] = fact
+        self._taken_s[step.stage, step.step] = taken
         self._ended_s = now + taken
-        return taken
+        return fact
+
+    def step_s(self, step: Step, stage: str) -> float:
+        return self._taken_s.pop((step.stage, step.step))
 
     def copy_s(self, order: CopyBlocks, num_bytes: float) -> float:
         raise AssertionError("an engine without a host tier copies nothing")
@@ -54,16 +57,6 @@ class RealSteps:
 
     def send_s(self, num_bytes: float) -> float:
         raise AssertionError("an engine on one device sends nothing")
-
-
-class Done:
-    """Hands out what the steps brought. Implements `sim.driver.StageModel`."""
-
-    def __init__(self, steps: RealSteps) -> None:
-        self._steps = steps
-
-    def run(self, step: Step) -> StageFact:
-        return self._steps.facts.pop(step.step)
 
 
 def load(checkpoint: str) -> Engine:
@@ -76,7 +69,7 @@ def engine_in_the_loop(setup: Setup, engine: Engine, around: Around) -> Simulati
     steps = RealSteps(engine, setup.costs.decide_s)
     carrier = replace(
         machine(replace(setup, costs=steps)),
-        models={name: Done(steps) for name in engine.executors},
+        models=dict.fromkeys(engine.executors, steps),
         prompter=engine.prompter,
         payloads=engine.payloads,
         render_s=around.render_s,
