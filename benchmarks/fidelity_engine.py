@@ -23,7 +23,8 @@ MOST_REST_S = 0.05
 
 
 class RealSteps:
-    """What each step took, of those that were run. Implements `sim.costs.CostModel`."""
+    """Runs steps, and says afterwards what each took. Implements `sim.driver.StageModel`, and then
+    `sim.costs.CostModel`."""
 
     def __init__(self, engine: Engine, decide_s: float) -> None:
         self.decide_s = decide_s

@@ -75,7 +75,6 @@ class Point(msgspec.Struct, frozen=True):
     workload: str = WORKLOAD
     one_thread: bool = False
 
-    @property
     def times(self) -> Profile:
         return slowed(**ONE_THREAD) if self.one_thread else Profile.from_json(PROFILE.read_bytes())
 
@@ -133,8 +132,9 @@ def played(work: Path, system: str, point: Point, seed: int) -> dict[str, Any]:
     if point.workload == WORKLOAD:
         settings["people.talker.barge_in.probability"] = point.barge_in
     sizes = Sizes(host_kv_tokens=HOST_KV_TOKENS)
-    engine = deployed_engine(point.times, read_deployment(DEPLOYMENT), preset(system, work), sizes)
-    run = run_of(Setup(changed(named(point.workload), settings), point.times, seed, engine))
+    times = point.times()
+    engine = deployed_engine(times, read_deployment(DEPLOYMENT), preset(system, work), sizes)
+    run = run_of(Setup(changed(named(point.workload), settings), times, seed, engine))
     found = figures(run, Slo()) | later(run, point.places)
     return {name: round(found[name], 5) for name in TOLD if name in found}
 

@@ -110,7 +110,7 @@ class Transfers:
         self.num_blocks = {"device": 0, "host": 0}
         """On their way, by where to."""
         self.num_failed_blocks = Counter[Purpose]()
-        """Blocks whose copy broke off in a KV group."""
+        """Of copies that broke off in a KV group."""
 
     @property
     def num_in_flight(self) -> int:

@@ -103,9 +103,9 @@ DESCRIPTIONS: dict[str, str] = {
     Metric.KV_BLOCKS_RELOADED: "Blocks copied back from the host for requests that joined.",
     Metric.KV_BLOCKS_SWAPPED: "Blocks preloaded from the host that left again before a request read them.",
     Metric.KV_BLOCKS_MOVED: "Blocks brought from units that read prompts to those that write the replies.",
-    Metric.KV_COPIES_FAILED: "Blocks whose copy broke off, by what it was for: to the host (store), back "
-    "from it for a request that waits (load) or for a turn that is coming (preload), or from the unit that "
-    "read the prompt (move). What was to be brought is computed anew.",
+    Metric.KV_COPIES_FAILED: "Blocks of copies that broke off, by what these were for: to the host (store), "
+    "back from it for a request that waits (load) or for a turn that is coming (preload), or from the unit "
+    "that read the prompt (move). What was to be brought is computed anew.",
     Metric.SURPLUS_TOKENS: "Tokens computed for requests that had already ended or lost their row.",
     Metric.PREEMPTIONS: "Times that a request lost its row to make room, and had to compute again.",
     Metric.STEPS: "Steps a stage has run.",

@@ -169,8 +169,8 @@ class NextUse:
 
     def tell_evict(self, view: KvView, owner: str, now: float) -> Told:
         """Of one that gave up blocks of the view's tier."""
-        due_s, num_left = view.due_s(owner), view.device(owner)
-        num_left = view.on_host(owner) if view.tier == "host" else num_left
+        due_s = view.due_s(owner)
+        num_left = view.on_host(owner) if view.tier == "host" else view.device(owner)
         rest = f"; its first {num_left} stay" if num_left else ""
         if view.state(owner) is KvState.PAUSED:
             return Told("preempted", f"of a preempted request, used longest ago{rest}")

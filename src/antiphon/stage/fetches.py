@@ -187,8 +187,8 @@ class Fetches:
                 if num_spare := self._num_spare(count):
                     prepared.add(owner)
                     count -= self._prepare(owner, num_spare, reach, {*wanted, *prepared})
-                elif not self._is_there(owner, reach) and not self._is_filling(owner):
-                    self.unordered[owner] = BUSY
+                else:
+                    self._note_unordered(owner, reach, BUSY)
                 continue
             for other in there[num_before : before[owner]]:
                 if not selection.is_first:
@@ -245,14 +245,19 @@ class Fetches:
             self.unordered[owner] = SWAPPED
             return 0
         num_ordered = self._order(owner, count, reach, keep, by_policy=True)
-        if not num_ordered and not self._is_there(owner, reach) and not self._is_filling(owner):
-            self.unordered[owner] = NO_ROOM
-        if num_ordered:
-            unread.num, unread.at = unread.num + num_ordered, self._asks.now
-            self._known.unread[owner] = unread
-            self._known.preloaded[owner] += num_ordered
-            self._kv.resting.touch(owner)
+        if not num_ordered:
+            self._note_unordered(owner, reach, NO_ROOM)
+            return 0
+        unread.num, unread.at = unread.num + num_ordered, self._asks.now
+        self._known.unread[owner] = unread
+        self._known.preloaded[owner] += num_ordered
+        self._kv.resting.touch(owner)
         return num_ordered
+
+    def _note_unordered(self, owner: str, reach: int | None, why: str) -> None:
+        """Note why nothing of what it lacks is ordered, if nothing is on its way either."""
+        if not self._is_there(owner, reach) and not self._is_filling(owner):
+            self.unordered[owner] = why
 
     def _order(
         self, owner: str, count: int, reach: int | None, keep: set[str], by_policy: bool = False

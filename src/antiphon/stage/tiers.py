@@ -71,7 +71,7 @@ class Tiers:
 
     @property
     def num_failed_blocks(self) -> Mapping[Purpose, int]:
-        """Blocks whose copy broke off, by what it was for."""
+        """Of copies that broke off, by what they were for."""
         return self._transfers.num_failed_blocks
 
     @property
