@@ -86,6 +86,27 @@ def holds(result: dict[str, Any]) -> list[str]:
     )
 
 
+def clairvoyant(result: dict[str, Any]) -> list[str]:
+    """The wait for a row by what newcomers are let in by, in a model of the talker."""
+    told = [("the simulator", "fcfs, 9 rows", result["simulated"])]
+    for steps, systems in result.items():
+        if steps.startswith("steps"):
+            about = f"{steps.removeprefix('steps ')} ({systems['makes']:.1f} s of sound in 1 s)"
+            told += [(about, name, one) for name, one in systems.items() if name != "makes"]
+    rows = [
+        [
+            about,
+            name,
+            f"{one['p50_s']:.2f}",
+            f"{one['p90_s']:.1f}",
+            ", ".join(f"{value:.1f}" for value in one["p90_s of each seed"]),
+            f"{100 * one['smooth']:.0f}",
+        ]
+        for about, name, one in told
+    ]
+    return rows_of("steps | system | P50 (s) | P90 (s) | P90 of each seed (s) | without a gap (%)", rows)
+
+
 def ablation(result: dict[str, Any]) -> list[str]:
     found = next(value for name, value in result.items() if name.startswith("ablation"))
     return rows_of(f"mechanisms | {VERDICT}", [[name, *verdict(one)] for name, one in found.items()])
@@ -468,6 +489,7 @@ def main() -> None:
         "regimes": regimes(measured, calibrated, read("liveserve-models")),
         "loads": loads(measured),
         "held": holds(measured),
+        "clairvoyant": clairvoyant(read("liveserve-clairvoyant")),
         "ablation": ablation(measured),
         "memory": memory(read("liveserve-memory")),
         "memory-parts": memory_parts(read("liveserve-memory")),
