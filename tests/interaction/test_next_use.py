@@ -7,6 +7,7 @@ from math import isnan
 import pytest
 
 from antiphon.core.facts import (
+    Fact,
     ItemCut,
     OutputHeld,
     OutputReleased,
@@ -14,6 +15,7 @@ from antiphon.core.facts import (
     ResponseCancelled,
     SpeechEnded,
     SpeechStarted,
+    TurnAdvised,
 )
 from antiphon.interaction.next_use import LEAST_S, REPLY_S, STALE_S, TOKEN_S
 from interaction.people import People
@@ -109,6 +111,19 @@ def test_who_breaks_in_tells_nothing_of_how_long_people_take() -> None:
     people.ask(6.0, response="again")
     people.end(6.0, response="again", status="failed")
     assert people.due_s(6.0) == pytest.approx(6.0 + REPLY_S), "and one that failed is due all the same"
+
+
+@pytest.mark.parametrize("coming", [SpeechStarted("s"), TurnAdvised("s", "turn", 3.0)])
+def test_whose_first_turn_was_announced_and_never_came_is_overdue_like_any_other(coming: Fact) -> None:
+    """What was read ahead of it may leave before the KV of people who talk."""
+    people = People("s", "t")
+    people.tell(coming, 0.0)
+    people.tell(SpeechEnded("s"), 2.0)
+    people.reply(2.0, 1.0, "t")
+    assert people.farthest(100.0) == ["s", "t"]
+    people.ask(100.0)
+    people.tell(coming, 101.0)
+    assert people.farthest(200.0) == ["t"], "a request of its own waits for it"
 
 
 def test_who_takes_longer_than_usual_will_take_longer_still() -> None:

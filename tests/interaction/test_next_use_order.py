@@ -44,7 +44,7 @@ def test_who_looks_changes_nothing() -> None:
         for session in ("s", "t"):
             people.tell(TurnAdvised(session, "history", 1.0), 0.0)
         if looks:
-            assert isnan(people.next_use.due_s("s", 5.0))
+            assert people.next_use.due_s("s", 5.0) == 9.0, "overdue for 4 s"
             assert not people.next_use.is_expected("s", 5.0)
         for session in ("t", "s"):
             people.tell(TurnAdvised(session, "history", 1.0), 6.0)

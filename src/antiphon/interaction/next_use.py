@@ -303,8 +303,7 @@ class NextUseTimes:
     def _speech_started(self, name: str, session: _TimedSession, fact: SpeechStarted, now: float) -> None:
         session.is_speaking, session.spoke_at = True, now
         session.expected_at = now + session.turn.value
-        if not isnan(session.due_at):
-            self._list(name, session, session.expected_at, now)
+        self._announced(name, session, now)
         self._expect(name, session, now, now + LONGEST_S, now)
         session.awaits = None
 
@@ -328,10 +327,15 @@ class NextUseTimes:
         if not session.is_speaking and not self.is_expected(name, now):
             session.spoke_at = nan  # that voice was no turn
         session.expected_at = expected_at
-        if not isnan(session.due_at):
-            self._list(name, session, expected_at, now)
+        self._announced(name, session, now)
         self._expect(name, session, max(now, expected_at - NEAR_S), expected_at + WARM_S, now)
         session.awaits = None
+
+    def _announced(self, name: str, session: _TimedSession, now: float) -> None:
+        """Its KV is due with the turn that is coming, unless a reply is asked for that needs it now. So it is
+        if the session never had a reply: what was read ahead of its first turn must be able to leave."""
+        if not isnan(session.due_at) or self._monitor.waited_s(name, now) is None:
+            self._list(name, session, session.expected_at, now)
 
     def _expect(self, name: str, session: _TimedSession, since: float, until: float, now: float) -> None:
         """An expectation that has begun goes on, `LONGEST_S` in all: renewing it for ever without a turn
