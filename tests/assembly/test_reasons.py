@@ -19,6 +19,8 @@ from antiphon.assembly.watched import Watched
 from antiphon.cli import app
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import (
+    CopyDone,
+    CopyFailed,
     ItemAdded,
     ResponseRequested,
     SessionClosed,
@@ -192,6 +194,39 @@ def test_of_a_preload_that_is_evicted_in_part_the_rest_is_still_unread() -> None
     found = reasons.preload("thinker", "s")
     assert found is not None
     assert (found.what, found.blocks) == ("unused", 3)
+
+
+def test_a_preload_whose_copy_failed_was_not_used() -> None:
+    world = hurried()
+    assert world.node._watch is not None
+    reasons = world.node._watch.reasons
+    reasons.moved(KvMoved("thinker", KvMove.PRELOADED, "s", "s", 3, {70, 71}))
+    reasons.moved(KvMoved("thinker", KvMove.PRELOADED, "s", "s", 2, {72, 73}))
+    shown: list[tuple[str, int]] = []
+    for fact in (
+        CopyDone("thinker", 70),
+        CopyFailed("thinker", 71, "broke"),
+        CopyFailed("thinker", 72, "broke"),
+        CopyFailed("thinker", 73, "too"),
+    ):
+        reasons.observe(fact, 2.0)
+        found = reasons.preload("thinker", "s")
+        assert found is not None
+        shown.append((found.what, found.blocks))
+    assert shown == [("preloaded", 5), ("preloaded", 2), ("unused", 2), ("unused", 2)]
+    assert not reasons._coming
+
+
+def test_kv_that_is_copied_as_it_leaves_is_shown_with_why_it_left() -> None:
+    world = hurried()
+    assert world.node._watch is not None
+    reasons = world.node._watch.reasons
+    told = Told("coming", "nothing else was left")
+    reasons.moved(KvMoved("thinker", KvMove.EVICTED, "s", "s", 2, told=told))
+    reasons.moved(KvMoved("thinker", KvMove.COPIED, "s", "s", 2, {70}))
+    shown = reasons.move("thinker", "s")
+    assert shown is not None
+    assert (shown.what, shown.why) == ("copied", told.why)
 
 
 def test_a_response_beside_the_conversation_does_not_read_what_was_preloaded() -> None:

@@ -33,7 +33,7 @@ from antiphon.core.facts import (
 from antiphon.core.plans import ResponseEnded
 from antiphon.flow.advance import PART_S
 from antiphon.policy.base import Told
-from antiphon.policy.memory import NOTHING
+from antiphon.policy.memory import NOTHING, Selection
 from antiphon.runtime.record import Entry, RecordWriter, read_record, replay
 from antiphon.stage.kv_asks import KvMove, KvMoved
 from assembly.test_observed import liveserve, played
@@ -248,7 +248,7 @@ def test_why_a_preload_was_not_begun_is_told(tmp_path: Path) -> None:
         (What.PRELOADED, "its next turn is coming"),
     ]
     assert told["big"] == [
-        (What.NOT_PRELOADED, "not brought: what is kept for others fills 50% of the device's blocks")
+        (What.NOT_PRELOADED, "not brought: 50% of the device's blocks are kept for coming turns at most")
     ]
     assert told["warm"] == [(What.NOT_PRELOADED, "nothing is to be brought: all of it is on the device")]
     assert told["sudden"] == [(What.PRELOADED, "its next turn is coming")], "once its reply is asked for"
@@ -296,6 +296,7 @@ def test_what_is_preloaded_for_nothing_is_told() -> None:
     teller.moved(KvMoved("thinker", KvMove.EVICTED, "a", "a", 9))
     teller.moved(KvMoved("talker", KvMove.PRELOADED, "a", "a", 1, {72}))
     teller.decide((CopyFailed("talker", 72, "the link broke"),), 3.0)
+    teller.moved(KvMoved("talker", KvMove.PRELOADED, "a", "a", 2, {73}))
     teller.decide((SessionClosed("a"),), 4.0)
     words = [(event.where, event.words, event.reason) for event in story.events]
     assert ("thinker", "KV blocks back from the host: 3", "") in words
@@ -303,7 +304,43 @@ def test_what_is_preloaded_for_nothing_is_told() -> None:
     unread = "preloaded KV blocks not read: {}, begun {} s ago"
     for lost in (2, 1):
         assert ("thinker", unread.format(lost, "1.000"), "it was evicted before its turn came") in words
-    assert ("talker", unread.format(1, "2.000"), "the session ended before its turn came") in words
+    assert ("talker", unread.format(1, "1.000"), "its copy failed") in words
+    assert ("talker", unread.format(2, "1.000"), "the session ended before its turn came") in words
+
+
+@pytest.mark.parametrize(("at", "begun"), [(1.0, "0.000 s before"), (3.5, "2.500 s after")])
+def test_when_a_preload_began_is_told_by_when_its_turn_was_complete(
+    at: float, begun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that finds no row yet waits for nothing, and its KV is preloaded."""
+    teller, story = small()
+    teller.decide((), at)
+    teller.moved(KvMoved("thinker", KvMove.PRELOADED, "a", "a", 3, {70}))
+    active = cast(Any, SimpleNamespace(owner="a"))
+    monkeypatch.setattr(teller.node.stages.ar["thinker"], "find", lambda request: active)
+    join = SimpleNamespace(request=1, prompt=SimpleNamespace(token_ids=[0] * 8), generated=[], cached=6)
+    teller._has_row(teller._replies["a"]["r"], "thinker", cast(Any, join))
+    (read,) = story.of(What.PRELOAD_USED, What.PRELOAD_USED_LATE)
+    assert read.words == f"preloaded KV blocks read: 3, begun {begun} the turn was complete"
+
+
+def test_what_was_preloaded_and_did_not_come_is_not_read() -> None:
+    teller, _ = small()
+    teller.moved(KvMoved("thinker", KvMove.PRELOADED, "a", "a", 3, {70, 71}))
+    teller.moved(KvMoved("thinker", KvMove.PRELOADED, "a", "a", 2, {72}))
+    for ticket in (70, 71):
+        teller.decide((CopyFailed("thinker", ticket, "broke"),), 2.0)
+    assert teller._preloads.read("thinker", "a") == (2, 1.0)
+
+
+def test_that_evicted_kv_is_copied_is_told_with_the_reason_of_its_eviction_alone() -> None:
+    teller, story = small()
+    teller._waits.said("evict", "thinker", SimpleNamespace(tier="device"), Selection((), 9, "needed last"))
+    told = Told("coming", "its turn is coming or under way, and nothing else was left to go")
+    teller.moved(KvMoved("thinker", KvMove.EVICTED, "a", "a", 2, told=told))
+    teller.moved(KvMoved("thinker", KvMove.COPIED, "a", "a", 2, {70}))
+    events = [(event.what, event.reason) for event in story.of(What.EVICTED, What.COPIED)]
+    assert events == [(What.EVICTED, told.why), (What.COPIED, "")]
 
 
 def test_what_left_for_one_class_of_reasons_is_told_together_with_the_last_one() -> None:

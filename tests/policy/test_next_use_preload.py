@@ -204,7 +204,7 @@ BEHIND = LEFT.replace("its", "0.90 s of others go before them, its")
             {"protects": 0.1},
             {},
             "full",
-            "not brought: what is kept for others fills 10% of the device's blocks",
+            "not brought: 10% of the device's blocks are kept for coming turns at most",
         ),
         ({"preload": False}, {}, "off", "it comes when a request waits for it (preload is off)"),
     ],
@@ -216,6 +216,14 @@ def test_why_a_preload_is_begun_or_not(
     policy = NextUse(**options)
     policy.decide_fetch(kv.view, NOW)
     assert policy.tell_fetch(kv.view, "a", NOW) == (label, words, None)
+
+
+@pytest.mark.parametrize(("due_s", "words"), [(NOW + 30.0, "due in 30.0 s"), (nan, "not near")])
+def test_of_a_turn_that_was_announced_far_ahead_it_is_told_that_it_is_early(due_s: float, words: str) -> None:
+    kv = Kv(known("a", due_s=due_s), away={"a": 20})
+    policy = NextUse()
+    policy.decide_fetch(kv.view, NOW)
+    assert policy.tell_fetch(kv.view, "a", NOW) == ("early", f"not yet: its turn is {words}", None)
 
 
 def test_of_what_was_ordered_before_it_is_told_that_it_is_on_its_way() -> None:

@@ -117,6 +117,10 @@ class PreloadStories:
         elif moved.is_evicted and moved.is_past:
             self._spoil(key, "it was evicted before its turn came", now, moved.num_blocks)
 
+    def broke(self, unit: str, session: str, num_blocks: int, now: float) -> None:
+        """The copy of blocks that were preloaded failed."""
+        self._spoil((unit, session), "its copy failed", now, num_blocks)
+
     def read(self, unit: str, session: str) -> tuple[int, float] | None:
         """A request goes on from the session's KV: how many blocks of it were preloaded, and since when."""
         return self._unread.pop((unit, session), None)

@@ -16,7 +16,7 @@ from antiphon.assembly.preloads import WARM, Announced, tell
 from antiphon.assembly.story import Cause
 from antiphon.assembly.waits import Waits
 from antiphon.assembly.watched import Watched
-from antiphon.core.facts import Fact
+from antiphon.core.facts import CopyDone, CopyFailed, Fact, UnitLost
 from antiphon.core.plans import Step
 from antiphon.core.snapshot import KvShown
 from antiphon.flow.response import ResponseState
@@ -42,6 +42,8 @@ class Reasons:
         self._moved: dict[tuple[str, str], KvShown] = {}
         """By unit and session, as is the next."""
         self._preloads: dict[tuple[str, str], KvShown] = {}
+        self._coming: dict[int, KvMoved] = {}
+        """Preloads whose copies are under way, by ticket."""
         self._announced = Announced()
 
     # -- what happens --------------------------------------------------------------------------------
@@ -51,6 +53,18 @@ class Reasons:
         self._now = now
         self._waits.observe(fact)
         self._announced.observe(fact)
+        match fact:
+            case CopyDone():
+                self._coming.pop(fact.ticket, None)
+            case CopyFailed():
+                broken = self._coming.get(fact.ticket)
+                if broken is not None:
+                    self._coming = {at: one for at, one in self._coming.items() if one is not broken}
+                    self._lost((broken.unit, broken.session), broken.num_blocks)
+            case UnitLost():
+                self._coming = {at: one for at, one in self._coming.items() if one.unit != fact.unit}
+            case _:
+                pass
 
     def said(self, asked: Watched, view: Any, answer: Any, now: float) -> None:
         """A policy has answered."""
@@ -94,22 +108,33 @@ class Reasons:
         move, num_blocks = moved.move, moved.num_blocks
         key = moved.unit, moved.session
         why = moved.told.why if moved.told else self._waits.because(move, moved.unit)
-        preload = self._preloads.get(key)
-        is_open = preload is not None and preload.what == KvMove.PRELOADED
         if move is KvMove.PRELOADED:
+            preload = self._preloads.get(key)
+            is_open = preload is not None and preload.what == move
             before = preload.blocks if preload is not None and is_open else 0
             self._preloads[key] = KvShown(move, before + num_blocks, why, self._now)
+            self._coming.update(dict.fromkeys(moved.tickets, moved))
             return
+        last = self._moved.get(key)
+        if move is KvMove.COPIED and last is not None and last.at == self._now:
+            why = last.why  # why it left the device
         self._moved[key] = KvShown(move, num_blocks, why, self._now)
-        if moved.is_evicted and moved.is_past and preload is not None and is_open:
-            if num_blocks < preload.blocks:  # the last ones leave first, and they came last
-                self._preloads[key] = msgspec.structs.replace(preload, blocks=preload.blocks - num_blocks)
-            else:
-                self._settle(key, "unused")
+        if moved.is_evicted and moved.is_past:
+            self._lost(key, num_blocks)
 
     def joined(self, unit: str, session: str) -> None:
         """A request has a row that goes on from the session's KV, and reads what is there."""
         self._settle((unit, session), "used")
+
+    def _lost(self, key: tuple[str, str], num_blocks: int) -> None:
+        """So many of the session's last blocks are gone. If they were preloaded, they were not read."""
+        preload = self._preloads.get(key)
+        if preload is None or preload.what != KvMove.PRELOADED:
+            return
+        if num_blocks < preload.blocks:  # the last ones leave first, and they came last
+            self._preloads[key] = msgspec.structs.replace(preload, blocks=preload.blocks - num_blocks)
+        else:
+            self._settle(key, "unused")
 
     def _settle(self, key: tuple[str, str], outcome: str) -> None:
         preload = self._preloads.get(key)

@@ -67,6 +67,9 @@ class What(StrEnum):
     PRELOAD_USED = (
         "preloaded KV blocks read: {blocks:.0f}, begun {ahead_s:.3f} s before the turn was complete"
     )
+    PRELOAD_USED_LATE = (
+        "preloaded KV blocks read: {blocks:.0f}, begun {late_s:.3f} s after the turn was complete"
+    )
     PRELOAD_UNUSED = "preloaded KV blocks not read: {blocks:.0f}, begun {after_s:.3f} s ago"
     WOULD_RUN = "observed: it would have run in a step"
     WOULD_WAIT = "observed: it would not have run in a step"

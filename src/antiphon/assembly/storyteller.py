@@ -57,7 +57,7 @@ from antiphon.interaction.monitor import SECONDS_PER_BYTE
 from antiphon.metrics.names import Metric
 from antiphon.policy.base import Told
 from antiphon.stage.ar import ArScheduler
-from antiphon.stage.kv_asks import KvMoved
+from antiphon.stage.kv_asks import KvMove, KvMoved
 
 WOULD = {
     done: What[f"WOULD_{done.upper()}"] for done in ("run", "preempt", "hold", "evict", "write", "fetch")
@@ -142,6 +142,7 @@ class _Copy:
     unit: str
     num_blocks: int
     tickets: set[int]
+    is_preload: bool
     has_failed: bool = False
     """One of them broke off: the others bring nothing of use."""
 
@@ -248,7 +249,7 @@ class Storyteller:
         told = moved.told or Told("", self._waits.because(moved.move, unit))
         what = What[moved.move.name]
         story.add(self._now, what, unit, reason=told.why, kind=told.label, blocks=num_blocks)
-        copy = _Copy(story, unit, num_blocks, {*moved.tickets})
+        copy = _Copy(story, unit, num_blocks, {*moved.tickets}, moved.move is KvMove.PRELOADED)
         self._copies.update(dict.fromkeys(moved.tickets, copy))
         self._preloads.moved(moved, self._now)
 
@@ -342,6 +343,8 @@ class Storyteller:
         if isinstance(fact, CopyFailed):
             copy.has_failed = True
             copy.story.add(self._now, What.COPY_FAILED, copy.unit, reason=fact.message, blocks=blocks)
+            if copy.is_preload:
+                self._preloads.broke(copy.unit, copy.story.session, blocks, self._now)
         elif not copy.tickets:
             copy.story.add(self._now, What.ARRIVED, copy.unit, blocks=blocks)
 
@@ -453,8 +456,13 @@ class Storyteller:
         reads_past = active is not None and active.owner == story.session
         preloaded = self._preloads.read(unit, story.session) if reads_past else None
         if preloaded is not None:
-            num_blocks, ahead_s = preloaded[0], reply.asked_at - preloaded[1]
-            reply.add(now, What.PRELOAD_USED, unit, blocks=num_blocks, ahead_s=ahead_s)
+            num_blocks, since = preloaded
+            if since <= reply.asked_at:
+                ahead_s = reply.asked_at - since
+                reply.add(now, What.PRELOAD_USED, unit, blocks=num_blocks, ahead_s=ahead_s)
+            else:  # while the request waited for a row
+                late_s = since - reply.asked_at
+                reply.add(now, What.PRELOAD_USED_LATE, unit, blocks=num_blocks, late_s=late_s)
         waits, tokens = work.waits(work.queued), len(join.prompt.token_ids) + len(join.generated)
         waited_s, cached = sum(waits.values()), join.cached
         reply.add(now, What.JOINED, unit, spent=waits, waited_s=waited_s, cached=cached, tokens=tokens)

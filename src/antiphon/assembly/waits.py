@@ -27,7 +27,6 @@ OVER: Turn = None, "the unit owes it nothing"
 BEYOND = "what the policy gave up was not enough for a waiting request"
 DECIDED_BY = {
     KvMove.EVICTED: ("evict", "device"),
-    KvMove.COPIED: ("evict", "device"),
     KvMove.WRITTEN: ("write", "device"),
     KvMove.DROPPED: ("evict", "host"),
     KvMove.FETCHED: ("fetch", "device"),
@@ -151,7 +150,9 @@ class Waits:
         return reason if request in spared else ""
 
     def because(self, move: KvMove, unit: str) -> str:
-        """Why KV moved."""
+        """Why KV moved; "": as its eviction says, which it follows from."""
+        if move is KvMove.COPIED:
+            return ""
         return self._of_kv.get((*DECIDED_BY[move], unit), "") if move in DECIDED_BY else BEYOND
 
     def turn(self, scheduler: Scheduler, response: ResponseState, is_entry: bool) -> Turn:

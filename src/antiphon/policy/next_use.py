@@ -239,7 +239,8 @@ class NextUse:
         return Selection([*waiting, *owners], view.num_blocks, reason, reach=reach or None, wake_at=wake_at)
 
     def tell_fetch(self, view: KvView, owner: str, now: float) -> Told:
-        """Of one whose turn is coming and whose KV is not all on the device: what was decided about it."""
+        """Of one whose turn is coming, or announced, and whose KV is not all on the device: what was decided
+        about it."""
         brought = self._brought.get(owner)
         if not self._preload:
             return Told("off", "it comes when a request waits for it (preload is off)")
@@ -249,10 +250,14 @@ class NextUse:
             return Told("held", "put off: a request waits for the link")
         if brought is not None:
             return _told(brought, view.back.block_s)
-        if view.num_away(owner):
-            why = f"not brought: what is kept for others fills {self._protects:.0%} of the device's blocks"
-            return Told("full", why)
-        return Told("coming", "all of it is on its way")
+        if not view.num_away(owner):
+            return Told("coming", "all of it is on its way")
+        if view.is_expected(owner):
+            share = f"{self._protects:.0%} of the device's blocks"
+            return Told("full", f"not brought: {share} are kept for coming turns at most")
+        due_s = view.due_s(owner)
+        when = "not near" if isnan(due_s) else f"due in {due_s - now:.1f} s"
+        return Told("early", f"not yet: its turn is {when}")
 
     def _num_in_time(self, view: KvView, owner: str, num_away: int, left_s: float, is_first: bool) -> int:
         """Blocks that will be there in time. Over a link of unknown speed one order's at a time: its answer
