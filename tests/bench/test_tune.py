@@ -195,6 +195,16 @@ async def test_a_resumed_run_counts_logs_of_the_same_preset_only(tmp_path: Path)
         assert talker_step(str(tmp_path / f"{name}.yaml")).get("safe_s") == said
 
 
+async def test_a_setting_whose_runs_do_not_tell_of_gaps_is_not_taken(tmp_path: Path) -> None:
+    def makes(options: Options, seed: int) -> dict[str, float]:
+        if options["safe_s"] != 2.0:
+            return figures(0.5 + seed / 100)
+        return {name: value for name, value in figures(0.3).items() if name != "continuity"}
+
+    found, _ = await tuned(sweep_of(safe_s(2.0)), makes, tmp_path)
+    assert found.taken == []
+
+
 async def test_luck_does_not_last(tmp_path: Path) -> None:
     """Better on the tuning seeds, and no different on the others."""
 

@@ -192,9 +192,9 @@ def _judged(
 
 
 def _is_worse(figure: str, after: float | None, before: float | None) -> bool:
-    """By more than it may. What either lacks is not."""
+    """By more than it may. What is not known any more is; what was not known before is not."""
     if after is None or before is None:
-        return False
+        return before is not None
     more = after - before if direction(figure) == "lower" else before - after
     return more > KEPT[figure]
 
