@@ -69,6 +69,18 @@ def test_a_preload_that_is_not_carried_out_is_told_from_one_that_was_put_off() -
     assert counted(policy) == {"unfilled": 1}
 
 
+def test_a_preload_whose_copies_broke_off_was_not_read_by_its_turn() -> None:
+    policy = NextUse()
+    kv = Kv(known("a", "b", due_s=NOW + 9), coming=("a", "b"), away={"a": 5, "b": 5})
+    fetched(kv, policy)
+    fetched(kv, policy)
+    kv.preloaded["a"] = 0
+    policy.decide_fetch(kv.view, NOW)
+    kv.owners, kv.coming = known("a", "b", state=KvState.RUNNING), ()
+    policy.decide_fetch(kv.view, NOW)
+    assert counted(policy) == {"begun": 2, "lost": 1, "hit": 1}
+
+
 def test_who_waits_for_other_than_the_link_holds_no_preload() -> None:
     """Work that is not a person's, or for which there is no room."""
     policy = NextUse()

@@ -18,7 +18,7 @@ RETRY_S = 0.1
 LOOK = 8
 """Owners that are written at once, and of those looked at before, that are looked at anew in one call."""
 DECIDED = "begun", "partial", "skipped", "held"
-OUTCOMES = "hit", "late", "unused", "unfilled"
+OUTCOMES = "hit", "late", "unused", "unfilled", "lost"
 """What is counted of preloads."""
 PROBE_BLOCKS = 32
 """Brought at a time while the link's speed is not known: one order's."""
@@ -49,11 +49,13 @@ class Preload:
     before    blocks that had been preloaded when that was decided first
     event     by which it is counted once blocks of it are ordered; "": it is put off
     is_begun  some were ordered
+    is_lost   and nothing came of it, as of the last look before its turn: copies broke off
     """
 
     before: int
     event: str = ""
     is_begun: bool = False
+    is_lost: bool = False
 
 
 class NextUse:
@@ -310,10 +312,13 @@ class NextUse:
                 preload.is_begun = True
                 self.events[preload.event] += 1
             state = view.state(owner)
+            if state in (KvState.RESTING, None):
+                is_there = view.has(owner) and view.num_preloaded(owner) > preload.before
+                preload.is_lost = preload.is_begun and not is_there
             if owner in waiting:
                 outcome = "late"
             elif state not in (KvState.RESTING, None):
-                outcome = "hit"
+                outcome = "lost" if preload.is_lost else "hit"
             elif not view.is_expected(owner):
                 outcome = "unused"
             else:

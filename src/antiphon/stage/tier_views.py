@@ -59,7 +59,8 @@ class Owners:
     unwritten  owners that may have full blocks without a copy on the host, oldest first
     refused  owners of KV whose copy to the host failed, until they rest anew: they count as written, since
              a copy that always fails would be ordered at every decision. What leaves is copied anyway
-    preloaded  blocks that were ordered though no request waited, by owner, until a request begins with it
+    preloaded  blocks that were ordered though no request waited, and whose copy did not break off, by owner,
+             until a request begins with it
     unread   of KV that was brought though no request waited, until one reads it
     copied   what of it has a copy, as of the last look
     evicted  owners of `request` that gave up blocks of the device since the stage looked at them

@@ -236,6 +236,8 @@ class Tiers:
             owner = transfer.arrival.sequence.owner
             if owner:  # the host may have given up the copies meanwhile
                 self.asks.lacks_copies(owner)
+            if owner in self.known.preloaded and transfer.has_failed and transfer.is_preload:
+                self.known.preloaded[owner] -= len(transfer.blocks)
         self._kv.blocks.take_back(transfer.blocks)
         if transfer.lease is not None:
             self.leases.over(transfer.lease)

@@ -11,7 +11,7 @@ const EVENTS = {
   next_use_unknown: "session without a known next turn", protected_taken: "session's KV taken before its coming turn",
   preload_begun: "preload begun", preload_partial: "preload of a part begun", preload_skipped: "preload left out for want of time",
   preload_held: "preload put off for a waiting request", preload_hit: "preload read by its turn", preload_late: "preload that came late",
-  preload_unused: "preload lost unread", preload_unfilled: "preload without room",
+  preload_unused: "preload lost unread", preload_unfilled: "preload without room", preload_lost: "preload whose copies failed",
   link_unknown: "copy whose length was not known", step_unknown: "step whose length was not known",
   rounds: "round", preempted: "reply preempted", brought: "KV brought back", computed: "KV computed anew",
   fcfs_begun: "turn to first come first served", starved: "step short of KV blocks", held_at_door: "request held at the door",
