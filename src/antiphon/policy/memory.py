@@ -96,7 +96,8 @@ class KvView(Protocol):
 
     def num_preloaded(self, owner: str) -> int:
         """Its blocks that were ordered from the host though no request waited, since a request last began
-        with it, without those whose copy broke off. A fetch that is selected may bring nothing: there is no room, or evict and fetch disagree."""
+        with it, without those whose copy broke off. A fetch that is selected may bring nothing: there is no
+        room, or evict and fetch disagree."""
         ...
 
     def waiting(self) -> Iterator[str]:
