@@ -183,9 +183,9 @@ def test_index_without_a_map(sharded: Path) -> None:
     assert "has no weight_map" in refusal(sharded)
 
 
-@pytest.mark.parametrize("shard", ["../model.safetensors", "model.bin", 3])
+@pytest.mark.parametrize("shard", ["../model.safetensors", "model.bin", 3, ["model.safetensors"]])
 def test_index_may_not_lead_elsewhere(sharded: Path, shard: object) -> None:
-    edit(sharded / INDEX_FILE, weight_map={NORM: shard})
+    edit(sharded / INDEX_FILE, weight_map={"first": "model-00001-of-00002.safetensors", NORM: shard})
     assert "its own directory" in refusal(sharded)
 
 

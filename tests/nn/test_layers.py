@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
+from antiphon.nn.cpu import in_panels
 from antiphon.nn.layers import ROWS, Table, gated_mlp, rms_norm, swiglu
 from antiphon.nn.moe import (
     DENSE_TOKENS,
@@ -192,3 +193,17 @@ def test_one_number_that_does_not_fit_keeps_the_table_wide() -> None:
     weight = torch.ones(2 * ROWS, 2)
     weight[-1, -1] = 1 + 2.0**-20
     assert torch.equal(Table(weight).rows(torch.tensor([2 * ROWS - 1])), weight[-1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_are_read_from_panels(dtype: torch.dtype) -> None:
+    weight = noise(48, 32, dtype=dtype).float()
+    panels = in_panels(weight)
+    if panels is None:
+        pytest.skip("no panels on this CPU")
+    table = Table(panels)
+    ids = torch.tensor([47, 0, 16, 15, 15])
+    assert torch.equal(table.rows(ids), weight[ids])
+    assert table.rows(ids[:0]).shape == (0, 32)
+    assert table.dtype is torch.float32
+    assert len(table) == 48

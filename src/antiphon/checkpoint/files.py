@@ -314,9 +314,10 @@ def _read_stored(path: Path) -> dict[str, TensorInfo]:
     weight_map = read_json(index, "the shards cannot be found without it").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map of tensor names to files. Fetch the file again")
+    for shard in weight_map.values():
+        _check_shard_name(index, shard)
     tensors: dict[str, TensorInfo] = {}
     for shard in sorted(set(weight_map.values())):
-        _check_shard_name(index, shard)
         tensors |= _read_header(path / shard)
     lost = [name for name, shard in weight_map.items() if name not in tensors or tensors[name].shard != shard]
     if lost:

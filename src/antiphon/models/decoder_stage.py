@@ -48,9 +48,12 @@ class Thinker(DecoderStage):
         *,
         keeps_all: bool = False,
     ) -> None:
-        """Without a "head" the embedding is the head."""
-        super().__init__(Decoder(config, params, head=params.get("head", params["embedding"])))
-        self._embedding = Table(params["embedding"])
+        """Without a "head" the embedding is the head: where that is in panels, rows are read from them."""
+        embedding = params["embedding"]
+        super().__init__(Decoder(config, params, head=params.get("head", embedding)))
+        head = self.decoder.stack.head
+        is_shared = "head" not in params and head is not None and head.dim() == 3
+        self._embedding = Table(head if is_shared else embedding)
         self.positions, self.capture_layer, self.keeps_all = positions, capture_layer, keeps_all
         self.vocab_size = len(self._embedding)
         self.payload_size = 0 if capture_layer is None else config.hidden_size

@@ -15,10 +15,10 @@ ROWS = 4096
 
 class Table:
     """Rows of an embedding. On a CPU they are kept in 16 bits where those hold every number of them, and
-    widened as they are read: the same rows in half the memory. In quantised panels they stay as they are."""
+    widened as they are read: the same rows in half the memory. In panels they stay as they are."""
 
     def __init__(self, weight: Tensor) -> None:
-        """weight: [vocab, H], or its quantised panels."""
+        """weight: [vocab, H], or its panels."""
         self._panels = weight if weight.dim() == 3 else None
         self.dtype = weight.dtype if self._panels is None else torch.float32
         self._weight = _narrowed(weight)

@@ -302,8 +302,9 @@ class WhisperDecoder:
         """tail: an encoder's output for silence [positions, hidden]; None: whole windows are encoded."""
         self.config, self.tail = config, tail
         self.payload_size, self.capture_layer, self.keeps_all = 0, None, False
-        self._embedding, self._positions = Table(params[DECODER + "embedding"]), params[DECODER + "positions"]
-        self._head = pack(in_whole_panels(params[DECODER + "embedding"]))
+        embedding, self._positions = params[DECODER + "embedding"], params[DECODER + "positions"]
+        self._head = pack(in_whole_panels(embedding))
+        self._embedding = Table(self._head if self._head.dim() == 3 else embedding)
         names = [f"{DECODER}layers.{i}." for i in range(config.decoder_layers)]
         self._layers = [
             (

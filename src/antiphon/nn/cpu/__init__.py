@@ -113,10 +113,11 @@ def times_panels(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def rows_of_panels(weight: Tensor, rows: Tensor) -> Tensor:
-    """Rows int64 [n] of a weight in quantised panels -> fp32 [n, in]."""
-    from antiphon.nn.cpu import quantised
+    """Rows int64 [n] of a weight in panels -> fp32 [n, in]."""
+    from antiphon.nn.cpu import panels, quantised
 
-    return quantised.rows_of_panels(weight, rows)
+    read = quantised.rows_of_panels if quantised.is_quantised(weight) else panels.rows_of_panels
+    return read(weight, rows)
 
 
 def experts_in_panels(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor] | None:

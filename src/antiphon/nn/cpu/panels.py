@@ -85,6 +85,14 @@ def lay_out(weight: Tensor) -> Tensor:
     return panels
 
 
+def rows_of_panels(panels: Tensor, rows: Tensor) -> Tensor:
+    """Rows int64 [n] of the weight that `lay_out` took -> fp32 [n, in]. Raises IndexError."""
+    panel, lane = rows // LANES, rows % LANES
+    if panels.dtype is torch.bfloat16:
+        return panels.view(len(panels), -1, LANES, 2)[panel, :, lane].flatten(1).float()
+    return panels[panel, :, lane]
+
+
 def is_bf16(weight: Tensor) -> bool:
     """Whether fp32 numbers are all bf16's."""
     return not bool((weight.contiguous().view(torch.int32) & 0xFFFF).any())
