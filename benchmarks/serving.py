@@ -10,7 +10,9 @@ package of that name to tell the version of. What `vllm bench serve` calls is ca
 A round starts the servers one after the other, in reverse order every second round, each alone on the cores
 that this process may use (`taskset -c 0,1 python …` names them). A server is warmed up, then each load is run
 on either endpoint: so many streams, each of which sends its next request when it has the whole reply; random
-prompts, other ones in every run; greedy; --ignore-eos. A chat's prompt is longer by the template. `auto` is
+prompts, other ones in every run; greedy; --ignore-eos. A load `8x130+8000` has one more client beside its
+eight streams: a prompt of 8,000 tokens comes some seconds after the one before was read, again and again.
+What is measured is of the streams. A chat's prompt is longer by the template. `auto` is
 the server's own choice of arithmetic. Both are told how many requests may run at once, how long one may be,
 and vLLM how much memory KV may take; all else they choose by themselves. vLLM compiles the model at its first
 start, which takes minutes, and keeps that.
@@ -25,15 +27,18 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,8 +63,10 @@ FIGURES = {
 }
 """As they are called here, and in the client's result."""
 WARM_SEED = 9999
-CONTEXT = 4096
+CONTEXT = 8192
 KV_GB = 2
+BETWEEN_S = 5
+"""From a long prompt's answer to the next one."""
 
 Figures = dict[str, float]
 Round = dict[str, dict[str, Figures]]
@@ -68,18 +75,20 @@ Round = dict[str, dict[str, Figures]]
 
 @dataclass(frozen=True)
 class Load:
-    """prompt: tokens, without a template."""
+    """prompt: tokens, without a template. beside: of a prompt that comes again and again; 0: none does."""
 
     streams: int
     prompt: int
+    beside: int = 0
 
     @classmethod
     def of(cls, text: str) -> Load:
-        streams, _, prompt = text.partition("x")
-        return cls(int(streams), int(prompt))
+        streams, _, prompts = text.partition("x")
+        prompt, _, beside = prompts.partition("+")
+        return cls(int(streams), int(prompt), int(beside or 0))
 
     def __str__(self) -> str:
-        return f"{self.streams}x{self.prompt}"
+        return f"{self.streams}x{self.prompt}" + (f"+{self.beside}" if self.beside else "")
 
 
 def peer_environment(python: Path) -> dict[str, str]:
@@ -188,7 +197,8 @@ class Bench:
             words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
             command = [str(self._peer), "-c", CLIENT, *words, "--ignore-eos", "--save-result"]
             environment = peer_environment(self._peer) | {"HF_HUB_OFFLINE": "1"}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            with prompts_beside(url, load.beside, seed):
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             path = Path(folder) / "result.json"
             if not path.exists():
                 sys.exit(f"The client ended without a result:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -197,6 +207,32 @@ class Bench:
             count = f"{result['completed']} requests, {result['total_output_tokens']} tokens"
             sys.exit(f"{backend} {load}: {count} instead of {requests} and {requests * tokens}")
         return {name: result[key] for name, key in FIGURES.items()}
+
+
+@contextlib.contextmanager
+def prompts_beside(url: str, tokens: int, seed: int) -> Iterator[None]:
+    """Meanwhile prompts of so many tokens come, one after the other; none if `tokens` is 0. Raises OSError
+    where one is refused."""
+    over = threading.Event()
+    draw = random.Random(seed)
+
+    def send() -> None:
+        while tokens and not over.wait(BETWEEN_S):
+            ids = [draw.randrange(100, 1000) for _ in range(tokens)]
+            body = json.dumps({"model": "model", "prompt": ids, "max_tokens": 1}).encode()
+            request = urllib.request.Request(
+                f"{url}/v1/completions", body, {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                answer.read()
+
+    with ThreadPoolExecutor(1) as sender:
+        sent = sender.submit(send)
+        try:
+            yield
+        finally:
+            over.set()
+        sent.result()
 
 
 def get(url: str) -> Any:
@@ -218,7 +254,8 @@ def free_port() -> int:
 
 
 def told(result: Figures) -> str:
-    return f"{result['tokens_per_s']:6.1f} tokens/s, TTFT {result['mean_ttft_ms'] / 1e3:5.2f} s"
+    speed, first, gap = (result[name] for name in ("tokens_per_s", "mean_ttft_ms", "p99_itl_ms"))
+    return f"{speed:6.1f} tokens/s, TTFT {first / 1e3:5.2f} s, P99 of gaps {gap / 1e3:5.2f} s"
 
 
 def summary(rounds: list[Round]) -> dict[str, Any]:
@@ -239,10 +276,12 @@ def medians(each: list[Figures]) -> Figures:
 def ratios(both: list[tuple[Figures, Figures]]) -> dict[str, Any]:
     """Of ours and theirs in each round. Above 1 ours is better: more tokens, or less time."""
     tokens = [ours["tokens_per_s"] / theirs["tokens_per_s"] for ours, theirs in both]
-    ttft = [theirs["mean_ttft_ms"] / ours["mean_ttft_ms"] for ours, theirs in both]
+    ttft, itl = (
+        [theirs[name] / ours[name] for ours, theirs in both] for name in ("mean_ttft_ms", "p99_itl_ms")
+    )
     return {
         name: {"median": round(statistics.median(values), 2), "all": [round(value, 2) for value in values]}
-        for name, values in (("tokens_per_s", tokens), ("mean_ttft", ttft))
+        for name, values in (("tokens_per_s", tokens), ("mean_ttft", ttft), ("p99_itl", itl))
     }
 
 
@@ -272,7 +311,9 @@ def main() -> None:
     parser.add_argument("--systems", type=listed, default=list(SYSTEMS), help=",".join(SYSTEMS))
     parser.add_argument("--backends", type=listed, default=list(ENDPOINTS), help=",".join(ENDPOINTS))
     loads = "1x130,8x130,32x130,4x1024"
-    parser.add_argument("--loads", type=loads_of, default=loads, help="streams, and tokens of a prompt")
+    parser.add_argument(
+        "--loads", type=loads_of, default=loads, help="streams x tokens of a prompt + those of one beside"
+    )
     parser.add_argument("--tokens", type=int, default=128, help="of a reply")
     parser.add_argument("--waves", type=int, default=2, help="requests of each stream")
     parser.add_argument("--rounds", type=int, default=3)

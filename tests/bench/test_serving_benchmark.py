@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -75,7 +79,8 @@ def test_both_servers_run_by_turns_and_ratios_are_within_a_round(tmp_path: Path)
     for found in result["runs"].values():
         assert found["vllm-float32"]["tokens_per_s"] == 50
         both = found["ours-float32 against vllm-float32"]
-        assert both == {name: {"median": 2, "all": [2, 2]} for name in ("tokens_per_s", "mean_ttft")}
+        names = ("tokens_per_s", "mean_ttft", "p99_itl")
+        assert both == {name: {"median": 2, "all": [2, 2]} for name in names}
     systems = [line.split()[2] for line in done.stderr.splitlines() if line.startswith("round ")]
     assert systems[::4] == ["ours-float32", "vllm-float32", "vllm-float32", "ours-float32"]
     assert run(tmp_path, tmp_path / "gone", *words).returncode == 0, "what was measured is not measured again"
@@ -94,3 +99,45 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     done = run(tmp_path, python, "--systems", "vllm-float32", "--rounds", "1")
     assert done.returncode == 1
     assert "no such model" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("serving_benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("text", ["8x130", "8x130+8000"])
+def test_a_load_is_read_as_it_is_written(script: ModuleType, text: str) -> None:
+    load = script.Load.of(text)
+    assert str(load) == text
+    assert (load.streams, load.prompt, load.beside) == (8, 130, 8000 if "+" in text else 0)
+
+
+def test_long_prompts_come_one_after_the_other(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "BETWEEN_S", 0)
+    prompts: list[list[int]] = []
+    came = threading.Event()
+
+    class Server(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            prompts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"])
+            self.send_response(200)
+            self.end_headers()
+            if len(prompts) == 2:
+                came.set()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with script.prompts_beside(f"http://127.0.0.1:{server.server_port}", 7, 0):
+            assert came.wait(60)
+        server.shutdown()
+    assert {len(prompt) for prompt in prompts} == {7}
+    assert prompts[0] != prompts[1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -35,6 +33,7 @@ from antiphon.engine.family import DecoderModel, Family, FollowerModel, family_o
 from antiphon.engine.features import FeatureStore
 from antiphon.engine.graphs import FrameGraphs
 from antiphon.engine.guides import Guides
+from antiphon.engine.heap import give_back
 from antiphon.engine.lanes import Lane, LanedExecutor, LanedPayloads, Launcher, StreamLane
 from antiphon.engine.leader import Followers, LeadingModel, check_place
 from antiphon.engine.payloads import InlinePayloads
@@ -450,11 +449,3 @@ class Loader:
         """A paged decoder that speaks."""
         model = self.decoder(name)
         return model if self._capture is None else FrameGraphs(model, self._capture)
-
-
-def give_back() -> None:
-    """Memory that was used and freed goes back to the system, which glibc does only when asked. Loading a
-    model leaves hundreds of megabytes of it behind. Elsewhere nothing happens.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

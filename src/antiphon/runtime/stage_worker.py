@@ -21,7 +21,8 @@ import msgspec
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import AntiphonError, ConnectorClosed
 from antiphon.core.plans import Step
-from antiphon.engine.load import LoadedUnits, Progress, give_back, load_units, open_source
+from antiphon.engine.heap import give_back
+from antiphon.engine.load import LoadedUnits, Progress, load_units, open_source
 from antiphon.engine.signals import leave_to_parent
 from antiphon.runtime.connectors import shared_memory, tcp
 from antiphon.runtime.connectors.port import Message

@@ -21,7 +21,7 @@ import zmq
 from antiphon.core.errors import AntiphonError
 from antiphon.core.facts import Fact
 from antiphon.core.ports import Wakeup
-from antiphon.engine.load import give_back
+from antiphon.engine.heap import give_back
 from antiphon.engine.signals import leave_to_parent
 from antiphon.runtime.codec import decoder, encode
 from antiphon.runtime.driver import Driver

@@ -16,6 +16,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from antiphon.core.errors import AntiphonError, ProtocolError
+from antiphon.engine.heap import give_back
 from antiphon.models.detokenise import detokenisers_of
 from antiphon.runtime.engine_client import EngineClient
 from antiphon.server import (
@@ -104,6 +105,7 @@ def attach_engine(app: FastAPI, engine: EngineClient, detokenisers: DetokeniserF
         detokenisers or detokenisers_of(Path(engine.info.path)),
         detokenisers_of(Path(hears)) if hears else None,
     )
+    give_back()  # what the tokenizers were read through
 
 
 async def _antiphon_error(request: Request, error: Exception) -> Response:
