@@ -52,8 +52,9 @@ class Thinker(DecoderStage):
         embedding = params["embedding"]
         super().__init__(Decoder(config, params, head=params.get("head", embedding)))
         head = self.decoder.stack.head
-        is_own = "head" in params or head is None or head.dim() != 3
-        self._embedding = Table(embedding if is_own else head)
+        if "head" not in params and head is not None and head.dim() == 3:
+            embedding = head
+        self._embedding = Table(embedding)
         self.positions, self.capture_layer, self.keeps_all = positions, capture_layer, keeps_all
         self.vocab_size = len(self._embedding)
         self.payload_size = 0 if capture_layer is None else config.hidden_size
