@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,7 +57,13 @@ class Said:
 class Talk:
     """Overrides replace fields of every AR stage's config, or of one: `thinker={"stop_ids": (7,)}`."""
 
-    def __init__(self, engine: Engine, recorder: DecisionRecorder | None = None, **overrides: Any) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        recorder: DecisionRecorder | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **overrides: Any,
+    ) -> None:
         stages = {
             name: msgspec.structs.replace(
                 config,
@@ -65,7 +73,7 @@ class Talk:
             for name, config in engine.node.ar.items()
         }
         self.engine = replace(engine, node=msgspec.structs.replace(engine.node, ar=stages))
-        self.driver = Driver(self.engine, self._hear_all, recorder=recorder)
+        self.driver = Driver(self.engine, self._hear_all, clock, recorder)
         self.said: dict[str, Said] = defaultdict(Said)
         self.words: list[WordsHeard] = []
         self._facts: list[Fact] = []
