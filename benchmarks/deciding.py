@@ -8,8 +8,10 @@ choice by it), and the whole call of `Node.decide` (fold the step in, account, c
 milliseconds, medians and P99. All rows fill a block in the same steps, one in 16, so that P99 shows them.
 
 With --waiting, instead: a stage of that many rows for which so many more requests of readers wait, under the
-preset `tokenflow` and with a host tier. Reported: the view and the policy's choice by it in between rounds,
-and with a round, milliseconds.
+preset `tokenflow` and with a host tier. Reported: what a step takes in between rounds (the view and the
+policy's choice by it), what a round takes (working set and balancing), and a step with a round, milliseconds
+of the processor's time, so that what else the machine does does not count; means, medians and P99. `choices`
+is a digest of all that was chosen: two versions that decide alike have the same.
 
 Beside it, what it costs to read who hears what: a session's playback cursor and its phase, of 10,000 that
 are in the midst of a reply, microseconds a read; and all cursors at once, milliseconds.
@@ -19,10 +21,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import numpy as np
 
@@ -134,23 +139,29 @@ def run(rows: int, preset: str, steps: int) -> dict[str, list[float]]:
     return times
 
 
-def crowded(rows: int, waiting: int, steps: int) -> dict[str, list[float]]:
+def crowded(rows: int, waiting: int, steps: int) -> dict[str, Any]:
     """What a choice takes while readers wait for rows and memory."""
     made = node(rows, "tokenflow", steps, host=4)
     scheduler = made.stages.ar["thinker"]
+    policy: Any = made.stages.ar["thinker"]._policies.step.policy  # type: ignore[attr-defined]
+    rounds, chosen = TimedRounds(policy), hashlib.sha256()
     facts, rng = asked(rows + waiting, 15.0), np.random.default_rng(0)
     requests = np.zeros(rows, np.int64)
-    times: dict[str, list[float]] = {"between_rounds_ms": [], "with_round_ms": []}
-    rounds = "thinker", "token-buffer", "rounds"
+    times: dict[str, list[float]] = {"between_rounds_ms": [], "round_ms": [], "with_round_ms": []}
     for turn in range(steps):
-        before, now = made.guard.events[rounds], turn * 0.02
+        now = turn * 0.02
         scheduler.tell_time(now)
-        started = time.perf_counter()
-        scheduler.choose(now)
-        took_ms = (time.perf_counter() - started) * 1e3
-        is_round = made.guard.events[rounds] > before
-        if before:
-            times["with_round_ms" if is_round else "between_rounds_ms"].append(took_ms)
+        rounds.took_ms = 0.0
+        started = time.thread_time()
+        view, choice = scheduler.choose(now)
+        took_ms = (time.thread_time() - started) * 1e3
+        for column in (view.request, choice.order, choice.preempt):
+            chosen.update(column.tobytes())
+        if rounds.took_ms:
+            times["round_ms"].append(rounds.took_ms)
+            times["with_round_ms"].append(took_ms)
+        elif times["round_ms"]:
+            times["between_rounds_ms"].append(took_ms)
         decision = made.decide(facts, now)
         facts = answers(decision, rng)
         for order in decision.orders:
@@ -160,7 +171,28 @@ def crowded(rows: int, waiting: int, steps: int) -> dict[str, list[float]]:
                 facts.append(done(order, requests))
             elif isinstance(order, CopyBlocks):
                 facts.append(CopyDone(order.stage, order.ticket, 0.001))
-    return times
+    return {
+        "steps": steps,
+        "preempted": policy.events["preempted"],
+        "brought": policy.events["brought"],
+        **{name: {"mean": round(mean(values), 4), **shares(values)} for name, values in times.items()},
+        "choices": chosen.hexdigest()[:16],
+    }
+
+
+class TimedRounds:
+    """In the place of a policy's rounds. took_ms: of the last one; 0: there was none since that was set."""
+
+    def __init__(self, policy: Any) -> None:
+        self.took_ms = 0.0
+        self._decide = policy._rounds.decide
+        policy._rounds.decide = self.decide
+
+    def decide(self, *about: Any) -> Any:
+        started = time.thread_time()
+        plan = self._decide(*about)
+        self.took_ms = (time.thread_time() - started) * 1e3
+        return plan
 
 
 def reads() -> dict[str, dict[str, float]]:
@@ -216,8 +248,7 @@ def main() -> None:
     arguments = parser.parse_args()
     gc.freeze()  # as the engine does once a model is loaded
     if arguments.waiting is not None:
-        times = crowded(arguments.rows, arguments.waiting, arguments.steps)
-        found = {name: shares(values) for name, values in times.items()}
+        found = crowded(arguments.rows, arguments.waiting, arguments.steps)
         provenance.keep({"rows": arguments.rows, "waiting": arguments.waiting, **found}, arguments.out)
         return
     times = run(arguments.rows, arguments.preset, arguments.steps)
