@@ -125,4 +125,5 @@ async def main() -> None:
     provenance.keep(result, arguments.out)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
