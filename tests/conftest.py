@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tomllib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+import forked
 
 # The models are tiny: a second thread only waits for the first, and for whoever else uses the machine.
 torch.set_num_threads(1)
@@ -152,3 +155,19 @@ def writer_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cascade_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny cascade, made once per test session."""
     return make_demo(tmp_path_factory.mktemp("cascade") / "tiny", model="cascade", seed=1)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[bytes]:
+    """Where a process answers that engines' processes are forked from; started once per test session."""
+    with forked.served() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def forked_processes(forks: bytes) -> Iterator[None]:
+    """Engines' processes that the module's tests start in this one are forked, and import nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forked.Forked, "forks", forks)
+        patch.setattr(subprocess, "Popen", forked.Forked)
+        yield

@@ -22,6 +22,7 @@ from exactness.talk import SIZES, Talk
 from exactness.test_reference import check
 
 pytestmark = [
+    pytest.mark.usefixtures("forked_processes"),
     pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`"),
     pytest.mark.timeout(240),
 ]

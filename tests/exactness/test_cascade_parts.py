@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from antiphon import Omni, Request
 from antiphon.core.model_source import PARTS, source_of
 from exactness.cascade import GREEDY
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_parts_by_name_are_the_directory(cascade_checkpoint: Path):
     """The same model, whether its directory is named or each of its parts, in one process and in several."""
     source = source_of({part: str(cascade_checkpoint / part) for part in PARTS})

@@ -22,6 +22,7 @@ from exactness.test_reference import check
 from exactness.test_split import PEOPLE, Conversations
 
 pytestmark = [
+    pytest.mark.usefixtures("forked_processes"),
     pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`"),
     pytest.mark.timeout(120),
 ]

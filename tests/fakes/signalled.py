@@ -6,11 +6,11 @@ import signal
 import subprocess
 from typing import Any
 
-_spawn = subprocess.Popen
+import forked
 
 
 def signalled(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
     """In the place of `subprocess.Popen`."""
-    process = _spawn(*words, **options)
+    process = forked.spawned(*words, **options)
     process.send_signal(signal.SIGTERM)
     return process

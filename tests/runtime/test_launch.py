@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import forked
 from antiphon import Sampling
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item, TextPart
@@ -33,6 +34,8 @@ from antiphon.runtime.stage_child import MOST_PATIENCE
 LONG = {"thinker": Sampling(max_tokens=2000), "talker": Sampling(max_tokens=4000)}
 SHORT = {"thinker": Sampling(max_tokens=6), "talker": Sampling(max_tokens=8)}
 CPU = EngineOptions(device="cpu", threads=1)
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 POLL_S = 0.02
 LOOK_S = DEATH_CHECK_MS / 1000
 
@@ -133,8 +136,9 @@ async def test_answers_and_leaves_nothing(engine: EngineProcess, tiny_checkpoint
 
 
 async def test_ctrl_c_while_the_process_imports_is_for_its_parent(
-    engine: EngineProcess, writer_checkpoint: Path
+    engine: EngineProcess, writer_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subprocess, "Popen", forked.spawned)
     task = asyncio.create_task(engine.start(Start(str(writer_checkpoint), "x", CPU), silent))
     await until(lambda: engine.pid, 5)
     for number in (signal.SIGINT, signal.SIGTERM):
