@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tomllib
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -165,9 +166,13 @@ def forks() -> Iterator[bytes]:
 
 
 @pytest.fixture(scope="module")
-def forked_processes(forks: bytes) -> Iterator[None]:
-    """Engines' processes that the module's tests start in this one are forked, and import nothing."""
+def forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Engines' processes that the module's tests start in this one are forked, and import nothing. On other
+    systems than Linux they start as in production."""
+    if sys.platform != "linux":
+        yield
+        return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forked.Forked, "forks", forks)
+        patch.setattr(forked.Forked, "forks", request.getfixturevalue("forks"))
         patch.setattr(subprocess, "Popen", forked.Forked)
         yield
