@@ -41,6 +41,10 @@ def phrases(text: str) -> list[str]:
         ("Hello there, my friend.", ["Hello there, my friend."]),
         ("The sky is blue, as you know. It is.", ["The sky is blue, ", "as you know. ", "It is."]),
         ("Yes. Dr. Smith is in.", ["Yes. ", "Dr. Smith is in."]),
+        ("Gen. Lee and Prof. Smith met", ["Gen. Lee and Prof. Smith met"]),
+        ("It is 5 p.m. there. Is it 5 p.m. Yes", ["It is 5 p.m. there. ", "Is it 5 p.m. ", "Yes"]),
+        ("Apples, pears etc. Then we ate.", ["Apples, pears etc. ", "Then we ate."]),
+        ("Two: \n1. A dog.\n2. A cat.", ["Two: \n", "1. A dog.\n", "2. A cat."]),
         ("It costs 3.5 dollars. Really", ["It costs 3.5 dollars. ", "Really"]),
         (
             "one two three four five six or seven eight nine",

@@ -20,6 +20,15 @@ def phonemiser(tmp_path_factory: pytest.TempPathFactory) -> Phonemiser:
 
 
 READ_AS = [
+    ("St. Dog of Main St. in 5th Ave., Mt. Two", "Saint Dog of Main Street in fifth Avenue, Mount Two"),
+    ("Lt. Col. Dog, Jr. and Apple Ltd. Lt.", "Lieutenant Colonel Dog, Junior and Apple Limited Lt."),
+    ("Jan. 5, 6 Dec 2020, I am Jan.", "January five, six December twenty twenty, I am Jan."),
+    ("No. 5 (p. 6). No. Two", "number five (page six). No. Two"),
+    ("World War II, World War I", "World War two, World War one"),
+    ("Henry VIII, Louis XIV; The IV, II", "Henry the eighth, Louis the fourteenth; The IV, II"),
+    ("Go to https://www.dog.com/two/?a=b#c.", "Go to dog dot com slash two."),
+    ("a.dog@two.org, (dog.com) dog.two", "a dot dog at two dot org, (dog dot com) dog.two"),
+    ("[a dog](https://two.com) <b>dog</b>", "[a dog) dog"),
     ("3:45", "three forty five"),
     ("The train leaves at 3:45 pm.", "The train leaves at three forty five pm."),
     ("(3:45pm)", "(three forty five pm)"),

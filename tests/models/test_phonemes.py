@@ -121,6 +121,7 @@ def test_any_text_is_said_or_silent(phonemiser: Phonemiser, text: str) -> None:
     ids = phonemiser.ids(words)
     assert len(ids) == 3 + 2 * sum(len(word.symbols) + 1 for word in words) - 2 * bool(words)
     assert set(ids) <= set(VOCABULARY.values())
+    assert '"' not in "".join(word.symbols for word in words), "no voice was taught it"
 
 
 def test_a_word_of_many_parts_costs_no_more_than_its_parts(
@@ -153,6 +154,7 @@ def test_a_word_of_many_parts_costs_no_more_than_its_parts(
         ("pˈiəɹ fˈɜɹ fˈɜɹi", "pˈiɚ fˈɜː fˈɜːɹi"),
         ("A I O W Y ʤ ʧ T ᵊ", "eɪ aɪ oʊ aʊ ɔɪ dʒ tʃ ɾ ə"),
         ("“ — ”", ";"),
+        ('dˈɔɡ"tˈu "', "dˈɔːɡtˈuː"),
         ("(“dˈɔɡ”), dˈɔɡ(ˈɛs).) dˈɔɡ—dˈɔɡ", ",dˈɔːɡ, dˈɔːɡˈɛs. dˈɔːɡ; dˈɔːɡ"),
     ],
 )

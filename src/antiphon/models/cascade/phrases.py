@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from antiphon.models.phonemes.shortenings import BEFORE_A_NAME, BEFORE_A_NUMBER, BEHIND_A_NAME, MONTHS
+
 LEAST_WORDS = 3, 4, 6
 """Of the first phrase, the second and all others: fewer make no phrase of their own, unless a sentence
 ends."""
@@ -20,7 +22,15 @@ _WORD = re.compile(r"(?<!\S)\S++\s+")
 _SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*\s+$|\n\s*$""")
 _CLAUSE_END = re.compile(r"""[,;:–—]["'”’)\]]*\s+$|\s[-–—]\s+$""")
 _NUMBER = re.compile(r"[^\w.,]*[\d.,]*\d\s+")
-_ABBREVIATION = re.compile(r"""(?:^|\s)(?:[A-Z]|Mr|Mrs|Ms|Dr|St|vs|e\.g|i\.e|etc|No)\.\s+$""")
+_TITLES = "|".join(("Mr", "Mrs", "Ms", "Dr", *BEFORE_A_NAME, *BEFORE_A_NUMBER))
+_GOES_ON = re.compile(
+    rf"""(?:^|\s)["'“‘(\[]*(?:[A-Z]|{_TITLES}|vs|e\.g|i\.e|approx)\.\s+$|(?:^|\n)\d{{1,2}}\.\s+$"""
+)
+"""A point that ends no sentence: behind an abbreviation, or the number of a list's entry."""
+_MAY_GO_ON = re.compile(
+    rf"""(?:^|\s)["'“‘(\[]*(?:[A-Za-z](?:\.[A-Za-z])+|etc|{"|".join((*BEHIND_A_NAME, *MONTHS))})\.\s+$"""
+)
+"""One that ends a sentence only where a capital begins the next."""
 _DANGLING = frozenset(
     re.findall(
         r"\w+",
@@ -46,7 +56,7 @@ def next_phrase(text: str, *, num_before: int, is_over: bool) -> int | None:
             continue
         # a clause's dash, and an abbreviation, have a space before them
         start = max(word.start() - 1, 0)
-        if _SENTENCE_END.search(text, start, end) and not _ABBREVIATION.search(text, start, end):
+        if _ends_sentence(text, start, end):
             return end
         if num_words >= least and _CLAUSE_END.search(text, start, end):
             return end
@@ -65,6 +75,13 @@ def shortened(text: str, end: int, most: int) -> int:
         return end
     behind = max((word.end() for word in _WORD.finditer(text, 0, most)), default=0)
     return behind or most
+
+
+def _ends_sentence(text: str, start: int, end: int) -> bool:
+    """Does the word at [start, end) end one, as far as what is behind it tells?"""
+    if not _SENTENCE_END.search(text, start, end) or _GOES_ON.search(text, start, end):
+        return False
+    return text[end : end + 1].isupper() or not _MAY_GO_ON.search(text, start, end)
 
 
 def _is_dangling(word: str) -> bool:

