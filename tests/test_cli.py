@@ -192,6 +192,12 @@ def test_doctor_explains_default_sizes(tiny_checkpoint: Path) -> None:
     assert result.exit_code == 1
 
 
+def test_doctor_tells_a_model_from_a_deployment(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "A model is named by --model" in result.output
+
+
 def test_doctor_says_what_runs_and_what_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

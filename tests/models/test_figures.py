@@ -23,6 +23,7 @@ READ_AS = [
     ("St. Dog of Main St. in 5th Ave., Mt. Two", "Saint Dog of Main Street in fifth Avenue, Mount Two"),
     ("Lt. Col. Dog, Jr. and Apple Ltd. Lt.", "Lieutenant Colonel Dog, Junior and Apple Limited Lt."),
     ("Jan. 5, 6 Dec 2020, I am Jan.", "January five, six December twenty twenty, I am Jan."),
+    ("on Main St. He is in Sr. Dog", "on Main Street He is in Sr. Dog"),
     ("No. 5 (p. 6). No. Two", "number five (page six). No. Two"),
     ("World War II, World War I", "World War two, World War one"),
     ("Henry VIII, Louis XIV; The IV, II", "Henry the eighth, Louis the fourteenth; The IV, II"),

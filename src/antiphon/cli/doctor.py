@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from rich.table import Table
 from antiphon.assembly.deployment_file import deployment_names
 from antiphon.cli.shared import console as messages
 from antiphon.cli.shared import fail
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, ConfigError
 from antiphon.core.model_source import name_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def doctor(
 ) -> None:
     """Show what runs here and what of it is verified; of a deployment what runs where, memory, how many
     sessions fit, and what is wrong (exit status 1)."""
+    if deployment and deployment not in deployment_names() and Path(deployment).is_dir():
+        fail(ConfigError(f"{deployment} is a directory, and no deployment. A model is named by --model"))
     if deployment:
         _look_at(deployment, model, workload)
         return

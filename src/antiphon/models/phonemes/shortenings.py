@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from antiphon.models.phonemes.numbers import cardinal, ordinal
+from antiphon.models.phonemes.tokens import CLOSED_CLASS
 
 BEFORE_A_NAME = {
     "St": "Saint",
@@ -71,11 +72,6 @@ _RULERS = frozenset(
         Wilhelm William""",
     )
 )
-_NO_NAMES = frozenset(
-    re.findall(
-        r"\w+", "The This That His Her Its Our Your Their One Any Some When What And But For With Start"
-    )
-)
 _TOP_LEVELS = "com|org|net|edu|gov|info|dev|app|io|ai"
 _ADDRESS = re.compile(
     rf"(?:https?://|www\.)\S+|[^\s@/]+@[\w-]+(?:\.[\w-]+)+|[\w-]+(?:\.[\w-]+)*\.(?:{_TOP_LEVELS})(?:/\S*)?"
@@ -107,7 +103,7 @@ def abbreviation(core: str, beside: Beside, *, has_point: bool) -> str | None:
         return MONTHS[core]
     if not has_point and core not in _WITHOUT_A_POINT:
         return None
-    if core in BEFORE_A_NAME and following[:1].isupper():
+    if core in BEFORE_A_NAME and following[:1].isupper() and following.lower() not in CLOSED_CLASS:
         return BEFORE_A_NAME[core]
     if core in BEHIND_A_NAME and (previous[:1].isupper() or previous[:1].isdecimal()):
         return BEHIND_A_NAME[core]
@@ -120,7 +116,7 @@ def roman_number(core: str, previous: str) -> str | None:
     is_letter = (core == "I" and previous == "War") or (core in ("V", "X") and is_ruler)
     if not is_letter and _ROMAN.fullmatch(core) is None:
         return None
-    if not previous.istitle() or len(previous) < len("Act") or previous in _NO_NAMES:
+    if not previous.istitle() or len(previous) < len("Act") or previous.lower() in CLOSED_CLASS:
         return None
     digits = [_VALUES[letter] for letter in core]
     value = sum(-digit if digit < max(digits[i:]) else digit for i, digit in enumerate(digits))

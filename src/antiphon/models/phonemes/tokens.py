@@ -48,7 +48,8 @@ _TAGGED = {
     "WP$": "whose",
     "WDT": "which",
 }
-_CLOSED_CLASS = {word: tag for tag, words in _TAGGED.items() for word in words.split()}
+CLOSED_CLASS = {word: tag for tag, words in _TAGGED.items() for word in words.split()}
+"""Words that are no names, however they are written."""
 _ADVERBS = ("RB", "RBR", "RBS")
 _AUXILIARIES = "have has had having is are was were be been being"
 _PERFECT = frozenset(_AUXILIARIES.split())
@@ -177,7 +178,7 @@ def _tag(text: str, position: str, is_first: bool, is_open: bool) -> str:
         return "CD"
     if text == "I":
         return "PRP"
-    closed = _CLOSED_CLASS.get(text.lower())
+    closed = CLOSED_CLASS.get(text.lower())
     if closed is not None:
         return closed
     return "NNP" if text[:1].isupper() and not is_first else "NN"
