@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,23 @@ def test_what_it_would_fork_from_ends_with_it(tmp_path: Path) -> None:
     """Killed, it tells nobody."""
     process = subprocess.Popen([*forked.START, "worker", str(tmp_path)], stdin=subprocess.PIPE)
     with process:
-        (below,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert Path(f"/proc/{below}/comm").read_text() == f"{forked.NAME}\n"
+        until(lambda: forks_below(process.pid) != [])
+        (below,) = forks_below(process.pid)
         process.kill()
     assert process.returncode == -signal.SIGKILL
+    until(lambda: not is_running(below))
+
+
+def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
-    while is_running(below):
-        assert time.monotonic() < deadline, "it is still there"
+    while not holds():
+        assert time.monotonic() < deadline
+
+
+def forks_below(pid: int) -> list[str]:
+    """Children that go by the name of a process to fork from."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [one for one in children if Path(f"/proc/{one}/comm").read_text() == f"{forked.NAME}\n"]
 
 
 def is_running(pid: str) -> bool:
