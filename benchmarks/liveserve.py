@@ -167,8 +167,8 @@ def run_figures(events: Iterable[Event]) -> dict[str, float]:
     return told
 
 
-def played(point: Point, work: Path, times: Path) -> dict[str, float]:
-    """One run's figures, by the times of a profile."""
+def events_of(point: Point, work: Path, times: Path) -> list[Event]:
+    """What one run logs, by the times of a profile."""
     profile = Profile.from_json(times.read_bytes())
     settings = {
         "load.open.arrivals": {"poisson": {"rate_per_s": point.rate}},
@@ -182,7 +182,12 @@ def played(point: Point, work: Path, times: Path) -> dict[str, float]:
     outcome = simulate(setup, NOBODY)
     if outcome.overruled or outcome.incidents:
         raise RuntimeError(f"{point.name}: {outcome.overruled} {outcome.incidents}")
-    return run_figures(outcome.events)
+    return list(outcome.events)
+
+
+def played(point: Point, work: Path, times: Path) -> dict[str, float]:
+    """One run's figures."""
+    return run_figures(events_of(point, work, times))
 
 
 def kept(point: Point, work: Path, times: Path) -> dict[str, float]:

@@ -21,11 +21,10 @@ clairvoyant  that, and nothing is made which will not be heard
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import liveserve
 import numpy as np
@@ -36,8 +35,6 @@ from antiphon.latency.costs import ProfiledCodec, ProfiledDecoder
 from antiphon.latency.models import ArModel, CodecModel
 from antiphon.latency.profile import Profile
 from antiphon.metrics.recorder import fold
-from antiphon.sim.run import Setup, simulate
-from antiphon.workload.load import changed, find
 
 RATE, SEEDS = 0.209, (0, 1, 2, 3, 4)
 """0.95 of what the best baseline completes, as liveserve.py found it."""
@@ -78,11 +75,11 @@ class Machine:
         return self._step_s[rows]
 
 
-class Turns:
+class Turns(NamedTuple):
     """When they were complete, seconds, and how much of each reply was heard, seconds of sound; [n] each."""
 
-    def __init__(self, at_s: Floats, heard_s: Floats) -> None:
-        self.at_s, self.heard_s = at_s, heard_s
+    at_s: Floats
+    heard_s: Floats
 
 
 Door = Callable[[Floats, Floats, Floats], bool]
@@ -185,34 +182,21 @@ class Play:
 
 def simulated(seed: int, work: Path) -> tuple[Turns, dict[str, float]]:
     """Turns of the simulated baseline, and what came of them there."""
-    path = work / f"turns-{seed}.pickle"
-    if path.exists():
-        return pickle.loads(path.read_bytes())
-    system = liveserve.System((), 9, FIRST)
-    system.write(work)
-    settings = {
-        "load.open.arrivals": {"poisson": {"rate_per_s": RATE}},
-        "load.open.sessions": round(RATE * liveserve.ARRIVING_S),
-        "load.open.duration_s": liveserve.ARRIVING_S + liveserve.DRAINING_S,
-        "people.talker.barge_in.probability": 0.5,
-    }
-    profile = Profile.from_json(liveserve.PROFILE.read_bytes())
-    setup = Setup(
-        changed(find(str(liveserve.WORKLOAD)), settings), profile, seed, system.engine(profile, work)
-    )
-    events = list(simulate(setup, liveserve.NOBODY).events)
+    point = liveserve.Point(liveserve.System((), 9, FIRST), RATE, seed)
+    point.system.write(work)
+    found = provenance.once(work / f"{point.name}.json", lambda: came(point, work))
+    return Turns(*map(np.array, zip(*found["replies"], strict=True))), found["told"]
+
+
+def came(point: liveserve.Point, work: Path) -> dict[str, Any]:
+    events = liveserve.events_of(point, work, liveserve.PROFILE)
+    heard = [(one.turn_ended_s, min(float(one.heard_s), REPLY_S)) for one in fold(events).responses]
     told = liveserve.run_figures(events)
-    replies = sorted(
-        (one.turn_ended_s, min(one.heard_s, REPLY_S)) for one in fold(events).responses if one.heard_s > 0
-    )
-    found = {
-        "p50_s": told["ttfp_s.p50"],
-        "p90_s": told["ttfp_s.p90"],
-        "smooth": told["smooth"],
-        "unheard": told[liveserve.WASTE],
+    figures = {"p50_s": "ttfp_s.p50", "p90_s": "ttfp_s.p90", "smooth": "smooth", "unheard": liveserve.WASTE}
+    return {
+        "replies": sorted(one for one in heard if one[1] > 0),
+        "told": {name: told[figure] for name, figure in figures.items()},
     }
-    path.write_bytes(pickle.dumps(made := (Turns(*map(np.array, zip(*replies, strict=True))), found)))
-    return made
 
 
 def compared(machine: Machine, turns: Turns) -> dict[str, dict[str, float]]:

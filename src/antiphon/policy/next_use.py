@@ -307,14 +307,14 @@ class NextUse:
         expected no more. Those of which none was ordered are unfilled: there was no room, or the policy is
         only observed."""
         for owner, preload in [*self._preloading.items()]:
-            is_ordered = view.num_preloaded(owner) > preload.before or not view.has(owner)
-            if preload.event and not preload.is_begun and is_ordered:
+            is_gone = not view.has(owner)
+            comes = view.num_preloaded(owner) > preload.before
+            if preload.event and not preload.is_begun and (comes or is_gone):
                 preload.is_begun = True
                 self.events[preload.event] += 1
             state = view.state(owner)
             if state in (KvState.RESTING, None):
-                is_there = view.has(owner) and view.num_preloaded(owner) > preload.before
-                preload.is_lost = preload.is_begun and not is_there
+                preload.is_lost = preload.is_begun and (is_gone or not comes)
             if owner in waiting:
                 outcome = "late"
             elif state not in (KvState.RESTING, None):
