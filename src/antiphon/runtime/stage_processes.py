@@ -294,7 +294,9 @@ class StageProcesses:
         log.error("process %s %s%s", child.name, child.why, outlook(child))
 
     def _wait_for(self, child: Child, show: Show) -> None:
-        """Of the first start, which is not tried again."""
+        """Of the first start, which is not tried again. What a process said last is shown although it is
+        ready now: a small stage says what it loads and that it is ready in one breath."""
+        was_ready = child.is_ready
         if child.link is not None:
             self._take(child)
         if child.process is None:
@@ -305,7 +307,7 @@ class StageProcesses:
                 f"{self._start_limit_s:g} s ({_at(child.progress)}); raise start_limit_s or find out why"
             )
         said = child.progress or LoadProgress(f"starting {child.name}", 0, 0)
-        if not child.is_ready:
+        if not was_ready:
             show(said.what, said.done, said.total)
 
 
