@@ -15,6 +15,8 @@ from antiphon.core.plans import CodecStep
 from antiphon.runtime.record import read_record, replay
 from fakes.serving import greedy, serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 TURN_S = 60
 
 

@@ -14,26 +14,21 @@ import pytest
 from openai import AsyncOpenAI
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
+import forked
 from fakes.serving import greedy, serving
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("forked_processes")]
 
 TALKER = 2
 """Among an engine's processes, which are started in the order of the pipeline."""
 BACK_S = 60
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def stage_pids() -> list[int]:
     """Of the one server that this process has started."""
-    (server,) = (
-        pid for pid in children(os.getpid()) if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )
-    (engine,) = children(server)
-    return children(engine)
+    (server,) = forked.children(os.getpid())
+    (engine,) = forked.children(server)
+    return forked.children(engine)
 
 
 async def type_in(connection: AsyncRealtimeConnection, text: str) -> None:

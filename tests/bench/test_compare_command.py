@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import forked
 from antiphon.bench.compared import figures_of
 from antiphon.bench.comparison import Side, against
 from antiphon.bench.comparison_table import comparison_table
@@ -24,6 +25,8 @@ from antiphon.bench.servers import Target
 from antiphon.cli import app
 from bench.fake_server import FakeServer, Manner
 from bench.logs import write_log
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 COMMAND = [sys.executable, "-m", "antiphon", "compare"]
 WORKLOAD = """
@@ -116,10 +119,9 @@ def test_wrong_words(words: list[str], complaint: str, tmp_path: Path) -> None:
 def descendants(pid: int) -> list[int]:
     """All processes below one."""
     try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        children = forked.children(pid)
     except OSError:
         return []
-    children = [int(child) for child in text.split()]
     return children + [below for child in children for below in descendants(child)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from antiphon.bench.logfile import LogWriter, read
 from antiphon.bench.run import run
 from antiphon.bench.target import DrivenServer, Pace, model_of
@@ -11,6 +13,8 @@ from antiphon.metrics.log import AudioDelta, ErrorSeen, ResponseEnded, ServerSam
 from antiphon.workload.script import JobCall, JobScript, PersonScript, Script, TurnScript, Voiced
 from bench.events import of
 from fakes.serving import greedy, serving
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 
 async def test_people_and_a_job(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from antiphon import Omni, Request, Sampling
 from antiphon.core.config import EngineOptions
 from antiphon.core.errors import ConfigError, EngineLost
 from antiphon.engine import leader
 from antiphon.engine.leader import Followers, check_place
 from antiphon.engine.ranks import BeginRank, Forward, Logits, NewPages, Order, read_order, write_order
+
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 BRIEF = {"thinker": Sampling(max_tokens=8), "talker": Sampling(max_tokens=8)}
 
@@ -58,8 +61,9 @@ def test_a_dead_rank_ends_the_engine_in_words(pair: Omni) -> None:
     followers_of(pair).stop()
 
 
-def test_a_rank_that_is_told_to_end_while_it_imports_goes_on() -> None:
+def test_a_rank_that_is_told_to_end_while_it_imports_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches the whole group, and is for its first process."""
+    monkeypatch.setattr(subprocess, "Popen", forked.spawned)
     with leader._start() as process:
         process.send_signal(signal.SIGTERM)
         assert process.stdin is not None

@@ -14,6 +14,7 @@ from exactness.talk import SIZES, Talk
 from exactness.test_reference import ask_all
 
 pytestmark = [
+    pytest.mark.usefixtures("forked_processes"),
     pytest.mark.filterwarnings("ignore:Passing `repetition_penalty` with `inputs_embeds`"),
     pytest.mark.parametrize("world", [0], indirect=True),
 ]

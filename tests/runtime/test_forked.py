@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -29,11 +30,22 @@ def test_what_it_would_fork_from_ends_with_it(tmp_path: Path) -> None:
     """Killed, it tells nobody."""
     process = subprocess.Popen([*forked.START, "worker", str(tmp_path)], stdin=subprocess.PIPE)
     with process:
-        until(lambda: forks_below(process.pid) != [])
-        (below,) = forks_below(process.pid)
+        (below,) = forked.copies(process.pid)
         process.kill()
     assert process.returncode == -signal.SIGKILL
     until(lambda: not is_running(below))
+
+
+def test_one_that_is_started_in_a_session_of_its_own_has_it_at_once() -> None:
+    command = [*forked.PYTHON, "antiphon", "serve", "--nonesuch"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    with process:
+        assert os.getsid(process.pid) == process.pid
+        assert process.pid in forked.children(os.getpid())
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert b"No such option" in said
+    assert process.returncode == 2
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -42,13 +54,7 @@ def until(holds: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def forks_below(pid: int) -> list[str]:
-    """Children that go by the name of a process to fork from."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [one for one in children if Path(f"/proc/{one}/comm").read_text() == f"{forked.NAME}\n"]
-
-
-def is_running(pid: str) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

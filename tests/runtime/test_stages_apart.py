@@ -74,13 +74,7 @@ def signalled_engine(writer_checkpoint: Path) -> Iterator[Engine]:
 
 def children(pid: int) -> dict[str, int]:
     """The processes of stages below an engine's, in the order in which they were started."""
-    return dict(zip(STAGES, child_pids(pid), strict=True))
-
-
-def child_pids(pid: int) -> list[int]:
-    """The one that was started last, or again, comes last."""
-    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [one for one in found if Path(f"/proc/{one}/comm").read_text() != f"{forked.NAME}\n"]
+    return dict(zip(STAGES, forked.children(pid), strict=True))
 
 
 def resident_bytes(pid: int) -> int:
@@ -113,8 +107,8 @@ async def test_answers_loses_a_stage_that_hangs_and_leaves_nothing(tiny_checkpoi
         assert (end_of(lost).status, end_of(lost).reason) == ("failed", "stage_lost")
         assert "its process hangs: no answer for 1 s" in end_of(lost).message
         stay = {pids[stage] for stage in STAGES if stage != "talker"}
-        await until(lambda: not engine.lost and stay < set(child_pids(engine.pid)), BACK_S)
-        pids["talker, again"] = child_pids(engine.pid)[-1]
+        await until(lambda: not engine.lost and stay < set(forked.children(engine.pid)), BACK_S)
+        pids["talker, again"] = forked.children(engine.pid)[-1]
     finally:
         await engine.stop()
     assert not [pid for pid in pids.values() if is_running(pid)]
@@ -138,7 +132,7 @@ async def test_a_killed_stage_ends_its_responses_and_comes_back(
     for session in ("a", "b"):
         engine.send(SessionClosed(session))
     await until(lambda: not engine.lost, BACK_S)
-    pids[victim] = child_pids(engine.pid)[-1]
+    pids[victim] = forked.children(engine.pid)[-1]
     again = ask(engine, "c", SHORT)
     await until(lambda: is_over(again), 20)
     assert end_of(again).status == "incomplete"
@@ -154,14 +148,14 @@ async def test_a_storm_of_deaths_is_capped(tiny_checkpoint: Path) -> None:
     try:
         await engine.start(Start(str(tiny_checkpoint), "x", APART), silent)
         for _ in range(MOST_DEATHS):
-            os.kill(child_pids(engine.pid)[-1], signal.SIGKILL)
+            os.kill(forked.children(engine.pid)[-1], signal.SIGKILL)
             await until(lambda: engine.lost, 2)
             if "stays away" in engine.lost["code2wav"]:
                 break
             await until(lambda: not engine.lost, BACK_S)
         assert "died 5 times, each time before it was up for 60 s, and stays away" in engine.lost["code2wav"]
         await asyncio.sleep(1)
-        assert len(child_pids(engine.pid)) == 3
+        assert len(forked.children(engine.pid)) == 3
     finally:
         await engine.stop()
 
@@ -200,7 +194,7 @@ async def test_orphans_end(
 ) -> None:
     """Whoever is killed above them, no process is left."""
     with serving(request.getfixturevalue(model), when, "apart") as (server, pid):
-        pids = [pid, *child_pids(pid)]
+        pids = [pid, *forked.children(pid)]
         assert len(pids) == 1 + num_stages
         assert all(map(is_running, pids))
         os.kill(server.pid if victim == "server" else pid, signal.SIGKILL)
@@ -210,11 +204,11 @@ async def test_orphans_end(
 def test_who_is_late_is_named(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They import for longer than they have."""
     monkeypatch.setattr(subprocess, "Popen", forked.spawned)
-    before = child_pids(os.getpid())
+    before = forked.children(os.getpid())
     options = EngineOptions(device="cpu", threads=1, stages_apart=True, start_limit_s=0.05)
     with pytest.raises(AntiphonError, match=r"'\w+' of \w+ was not ready within 0.05 s \(it has not begun"):
         load_engine(str(tiny_checkpoint), options, "x", silent)
-    assert child_pids(os.getpid()) == before
+    assert forked.children(os.getpid()) == before
 
 
 def test_who_cannot_start_is_named(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from openai import AsyncOpenAI
 from antiphon import Omni
 from fakes.serving import serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 SHARED_LOOP = pytest.mark.asyncio(loop_scope="module")
 TURN_S = 60
 TOOL: Any = {

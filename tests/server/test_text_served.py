@@ -15,6 +15,8 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.runtime.record import replay
 from fakes.serving import serving
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 HELLO: Any = [{"role": "user", "content": [{"type": "text", "text": "hello world"}]}]
 GOES_ON: Any = {"ignore_eos": True, "repetition_penalty": 1.0, "top_k": -1}
 
