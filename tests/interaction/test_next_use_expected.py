@@ -139,6 +139,16 @@ def test_who_renews_an_expectation_for_ever_keeps_no_place_before_others() -> No
     assert next(people.next_use.expected(LONGEST_S + 5.0)) == "c"
 
 
+def test_who_speaks_or_waits_comes_before_who_only_announced_a_turn() -> None:
+    people = People("a", "b", "c")
+    people.tell(TurnAdvised("a", expected_s=1.0), 0.0)
+    people.tell(SpeechStarted("b"), 0.5)
+    people.ask(1.0, "c", "p")
+    assert [*people.next_use.expected(1.5)] == ["b", "c", "a"]
+    people.tell(SpeechStarted("a"), 2.0)
+    assert [*people.next_use.expected(2.0)] == ["a", "b", "c"], "told of first"
+
+
 @pytest.mark.parametrize(("expected_s", "is_expected"), [(5.0, True), (90.0, False)])
 def test_a_turn_announced_while_a_reply_is_sent_stays_announced(expected_s: float, is_expected: bool) -> None:
     people = People("s")

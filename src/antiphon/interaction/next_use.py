@@ -158,6 +158,11 @@ class _TimedSession:
     unsent_s: float = 0.0
     ended_unheard: str | None = None
 
+    @property
+    def is_only_announced(self) -> bool:
+        """Of one that is expected: neither did its person speak, nor did they ask for a reply."""
+        return isnan(self.spoke_at) and self.awaits is None
+
 
 class Expected(NamedTuple):
     """Sessions whose next turn is expected; this holds from `since` on and before `until`, while nothing is
@@ -264,7 +269,9 @@ class NextUseTimes:
         return session in self._coming and session in self._expected_at(now).names
 
     def expected(self, now: float) -> Iterator[str]:
-        """Sessions whose next turn is coming: their person speaks, or it was announced; the first first."""
+        """Sessions whose next turn is coming: those whose person speaks or waits for a reply, then those of
+        which it was only announced, so that who advises keeps nobody's place who speaks; each the first
+        first."""
         return iter(self._expected_at(now).names)
 
     def expects_at(self, now: float) -> float:
@@ -279,10 +286,12 @@ class NextUseTimes:
             self._coming = {name: None for name, one in coming.items() if one.until >= now}
             here = [coming[name] for name in self._coming]
             next_at = min((one.since for one in here if one.since > now), default=inf)
+            names = [name for name in self._coming if coming[name].since <= now]
+            names.sort(key=lambda name: coming[name].is_only_announced)
             known = self._expected = Expected(
                 now,
                 min((next_at, *(one.until for one in here))),
-                {name: None for name in self._coming if coming[name].since <= now},
+                dict.fromkeys(names),
                 next_at,
             )
         return known
