@@ -12,12 +12,12 @@ ablation      Figure 14: LiveServe's parts, one after the other, where pasts do 
 short         the datasheet's times with short memory, links of 8 and 51 GB/s. `scan`: each eviction takes as
               long as a scan of all sessions does (Table 1), else as long as by the index: milliseconds of
               eviction-index.json
-ming          Figure 10, bottom left: Ming-Flash-Omni answers ShareGPT's turns
+ming          Figure 10, bottom: Ming-Flash-Omni answers ShareGPT's turns, and people who break in
 
 `effective_rps` counts replies that are completed, or cut by their listener, without a gap of 100 ms;
 `evictions` how often KV left the devices in a run.
 Runs are paired by seed, two seeds each. Those that --work has are not run again. The result is kept after
-each part. About 20 minutes of a core.
+each part. About an hour of a core.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ SHORT = {
     Case("datasheet", "interactive", 24, 0.0, 100.0, 3072, gb_per_s, is_long=True): systems
     for gb_per_s, systems in ((8.0, (*PAIR, SCAN)), (51.0, PAIR))
 }
-MING = tuple(Case("ming-flash-omni", WORKLOAD, places) for places in (2, 8))
+MING = (
+    *(Case("ming-flash-omni", WORKLOAD, places) for places in (2, 8, 12, 16)),
+    *(Case("ming-flash-omni", "interactive", places, duration_s=100.0) for places in (8, 16)),
+)
 
 
 def preset(system: str, work: Path) -> str:
