@@ -8,9 +8,6 @@ cache and without, by turns.
 from __future__ import annotations
 
 import argparse
-import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from openai import OpenAI
+from served import served
 
 from antiphon.bench import provenance
 
@@ -34,20 +32,9 @@ def serving(arguments: argparse.Namespace, prefix_cache: str, directory: str) ->
     """A server on a free port, until the block ends."""
     path = Path(directory) / f"{prefix_cache}.yaml"
     path.write_text(f"prefix_cache: {prefix_cache}\n")
-    command = ["serve", arguments.checkpoint, "--config", str(path), "--name", "small", "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "antiphon", *command, "--threads", str(arguments.threads)],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        ready = (re.search(r"ready: open (http://[^/\s]+)", line) for line in process.stderr)
-        found = next(found for found in ready if found)
-        yield OpenAI(base_url=f"{found[1]}/v1", api_key="none")
-    finally:
-        process.terminate()
-        process.wait()
+    options = "--config", str(path), "--name", "small", "--threads", str(arguments.threads)
+    with served(Path(directory) / f"{prefix_cache}.log", arguments.checkpoint, *options) as server:
+        yield OpenAI(base_url=f"{server.url}/v1", api_key="none")
 
 
 def message(rng: np.random.Generator) -> dict[str, str]:

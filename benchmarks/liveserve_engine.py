@@ -24,14 +24,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
@@ -46,16 +44,13 @@ from liveserve import (
     told,
 )
 from safetensors.torch import load_file, save_file
+from served import Served, served
 
 from antiphon.bench import provenance
 from antiphon.bench.logfile import read
-from antiphon.bench.servers import READY
 from antiphon.checkpoint.demo import make_demo
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-START_S, ARRIVING_S = 300.0, 100.0
+ARRIVING_S = 100.0
 MOST_OPEN = 256
 """Sessions, and responses: nobody is turned away, as nobody is in the simulation that found the settings."""
 CORES = (0, 1), (1, 0)
@@ -101,35 +96,24 @@ def deployed(name: str, system: System, work: Path) -> Path:
     return path
 
 
-def on(core: int, *command: str) -> tuple[str, ...]:
-    """A command of this package that has one core."""
-    return ("taskset", "-c", str(core), sys.executable, "-m", "antiphon", *command)
+def pinned(core: int) -> tuple[str, ...]:
+    """What a command that has one core begins with."""
+    return "taskset", "-c", str(core)
 
 
-@contextmanager
-def served(name: str, config: Path, core: int, model: Path, work: Path, *options: str) -> Iterator[str]:
-    """Where a server answers."""
-    log = work / f"{name}.log"
-    command = on(core, "serve", str(model), "--config", str(config), "--port", "0", *options)
-    with log.open("wb") as words:
-        process = subprocess.Popen(command, stdout=words, stderr=words)
-    try:
-        until = time.monotonic() + START_S
-        while not (ready := READY.search(log.read_text(errors="replace"))):
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}")
-            time.sleep(0.2)
-        yield ready.group(1)
-    finally:
-        process.terminate()
-        process.wait(30)
+def started(
+    name: str, config: Path, core: int, model: Path, work: Path, *options: str
+) -> AbstractContextManager[Served]:
+    """A server that has one core."""
+    return served(work / f"{name}.log", str(model), "--config", str(config), *options, before=pinned(core))
 
 
 def talk(url: str, core: int, people: Path, seed: int, log: Path, *options: str) -> None:
     """One run of a workload's clients, who share the server's core."""
     log.unlink(missing_ok=True)
     said = "--workload", str(people), "--seed", str(seed), *options, "--log", str(log)
-    subprocess.run(on(core, "bench", "--url", url, *said), check=True, stdout=subprocess.DEVNULL)
+    command = *pinned(core), sys.executable, "-m", "antiphon", "bench", "--url", url, *said
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def played(url: str, core: int, rate: float, seed: int, log: Path) -> dict[str, float]:
@@ -162,8 +146,8 @@ def pairs_by(
         with ExitStack() as stack:
             urls = {
                 name: stack.enter_context(
-                    served(name, deployed(name, system, work), core_of[name], model, work)
-                )
+                    started(name, deployed(name, system, work), core_of[name], model, work)
+                ).url
                 for name, system in systems.items()
             }
             for seed, rate in product(seeds, rates):

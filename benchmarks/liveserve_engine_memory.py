@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from liveserve_engine import CORES, served, talk
+from liveserve_engine import CORES, started, talk
 from liveserve_memory import SYSTEMS, told, waits_for_kv
 
 from antiphon.assembly.storyteller import Storyteller
@@ -107,8 +107,8 @@ def pair(pool: float, gb_per_s: float, seed: int, model: Path, work: Path) -> di
             record, core = work / f"{name}.record", core_of[system]
             record.unlink(missing_ok=True)
             config = deployed(system, pool, gb_per_s, work)
-            server = served(name, config, core, model, work, "--record", str(record))
-            runs.append((stack.enter_context(server), core, people, seed, work / f"{name}.jsonl"))
+            server = started(name, config, core, model, work, "--record", str(record))
+            runs.append((stack.enter_context(server).url, core, people, seed, work / f"{name}.jsonl"))
         for done in [threads.submit(talk, *run) for run in runs]:
             done.result()
     return {

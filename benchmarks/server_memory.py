@@ -16,18 +16,17 @@ import argparse
 import json
 import re
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from served import served
+
 from antiphon.bench import provenance
-from antiphon.bench.servers import READY
 
 WORDS = ("one", "two", "three", "four", "house", "river", "cat", "dog", "hello", "number", "where", "what")
 HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ ([0-9a-f]+) \S+ \d+\s*(.*)$")
@@ -99,33 +98,15 @@ def ask(url: str, number: int, arguments: argparse.Namespace) -> int:
         return json.loads(answer.read())["usage"]["completion_tokens"]
 
 
-def address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Of the server, once it is ready."""
-    while process.poll() is None:
-        if found := READY.search(log.read_text(errors="replace")):
-            return found[1]
-        time.sleep(0.2)
-    sys.exit(log.read_text(errors="replace")[-2000:])
-
-
 def measure(arguments: argparse.Namespace, log: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "antiphon", "serve", str(arguments.checkpoint), "--name", "model"]
-    with log.open("wb") as words:
-        process = subprocess.Popen(
-            (*command, "--port", "0", *arguments.options), stdout=words, stderr=words, start_new_session=True
-        )
-    try:
-        url = address(process, log)
-        result = {"ready": taken(process.pid)}
+    with served(log, str(arguments.checkpoint), "--name", "model", *arguments.options) as server:
+        result = {"ready": taken(server.pid)}
         with ThreadPoolExecutor(arguments.streams) as streams:
             numbers = range(arguments.requests)
-            counts = list(streams.map(lambda number: ask(url, number, arguments), numbers))
+            counts = list(streams.map(lambda number: ask(server.url, number, arguments), numbers))
         if set(counts) != {arguments.tokens}:
             sys.exit(f"Replies of {counts} tokens instead of {arguments.tokens}")
-        return result | {f"at {arguments.streams} streams": taken(process.pid)}
-    finally:
-        process.terminate()
-        process.wait(60)
+        return result | {f"at {arguments.streams} streams": taken(server.pid)}
 
 
 def main() -> None:

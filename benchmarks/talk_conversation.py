@@ -32,7 +32,6 @@ import asyncio
 import base64
 import io
 import json
-import os
 import re
 import shutil
 import statistics
@@ -53,6 +52,7 @@ import soxr
 import websockets
 import yaml
 from human_recordings import pieces, recordings
+from served import served
 from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
 
 from antiphon.bench import provenance
@@ -69,7 +69,6 @@ PITCHES = {OWN: 1.0, "own, higher": 1.12, "own, deeper": 0.9}
 """Pitch and speed, of what the checkpoint's voice says where there is no other."""
 OPTIONS = "--kv-tokens", "4096", "--max-context-tokens", "4096", "--min-lead-s", "0"
 QUESTIONS = Path(__file__).with_name("talk_questions.yaml")
-READY = re.compile(r"is ready: open (http://\S+)/")
 MOST_TOKENS = 48
 LONG = 400
 """Tokens of a reply that is still made when somebody speaks over it."""
@@ -383,30 +382,15 @@ def people_heard(server: Server, asked: list[tuple[str, str]]) -> dict[str, Any]
     return {"human_wer": {"all": rate(people), **each}, "all_heard_wer": rate([*asked, *people])}
 
 
-@asynccontextmanager
-async def served(model: str, threads: int) -> AsyncIterator[Server]:
-    command = (
-        *(sys.executable, "-m", "antiphon", "serve", model, "--name", "talk", "--port", "0"),
-        *("--threads", str(threads), *OPTIONS),
-    )
-    process = await asyncio.create_subprocess_exec(
-        *command, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": str(threads)}
-    )
-    try:
-        assert process.stderr is not None
-        while not (found := READY.search((line := await process.stderr.readline()).decode())):
-            if not line:
-                raise RuntimeError("the server does not start")
-        drained = asyncio.create_task(process.stderr.read())
-        yield Server(found.group(1))
-        drained.cancel()
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 async def run(model: str, threads: int, human_only: bool, voices: Sequence[str]) -> dict[str, Any]:
-    async with served(model, threads) as server:
+    options = *("--name", "talk", "--threads", str(threads)), *OPTIONS
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(
+            Path(folder) / "log", model, *options, environment={"OMP_NUM_THREADS": str(threads)}
+        ) as started,
+    ):
+        server = Server(started.url)
         try:
             found = {} if human_only else await conversation(server, voices)
             asked = [(one["asked"], one["understood"]) for one in found.get("dialogue", ())]
