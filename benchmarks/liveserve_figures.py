@@ -17,7 +17,7 @@ ming          Figure 10, bottom: Ming-Flash-Omni answers ShareGPT's turns, and p
 `effective_rps` counts replies that are completed, or cut by their listener, without a gap of 100 ms;
 `evictions` how often KV left the devices in a run.
 Runs are paired by seed, two seeds each. Those that --work has are not run again. The result is kept after
-each part. About an hour of a core.
+each part. About 40 minutes of a core.
 """
 
 from __future__ import annotations

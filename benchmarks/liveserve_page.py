@@ -223,13 +223,14 @@ def reached(calibrated: dict[str, Any], frontier: dict[str, Any]) -> dict[str, d
 
 
 def beside(systems: dict[str, Any]) -> list[str]:
-    """Of LiveServe against fcfs, a cell each."""
+    """Of LiveServe against fcfs, a cell each. Who comes later is told where places are not refilled."""
     ours = systems["liveserve"]
+    has_later = "later.p90 ratio" in ours
     return [
         both(systems, "ttfp_s.p90", 1000),
         interval(ours["ttfp_s.p90 ratio"]),
-        both(systems, "later.p90", 1000),
-        interval(ours["later.p90 ratio"]),
+        both(systems, "later.p90", 1000) if has_later else "-",
+        interval(ours["later.p90 ratio"]) if has_later else "-",
         both(systems, "continuity", 100),
         both(systems, "completed_rps", 1, 2),
         both(systems, TALKER, 100, 1),
