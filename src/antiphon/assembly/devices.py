@@ -102,16 +102,12 @@ class Device:
 
     def rests(self, now: float) -> bool:
         """Is it left unasked, since nothing has changed?"""
-        return not self._question.is_due(self._state(self._states), now)
+        return not self._question.is_due(self._state([one.state for one in self._schedulers]), now)
 
     @property
     def _schedulers(self) -> list[Scheduler]:
         """Another one of a unit once that was lost."""
         return [self._stages.find(unit) for unit in self._units]
-
-    @property
-    def _states(self) -> list[tuple[int, int]]:
-        return [one.state for one in self._schedulers]
 
     def _state(self, of_units: list[tuple[int, int]]) -> object:
         """What policies go by, but for time."""
@@ -127,7 +123,7 @@ class Device:
         is_busy = num_in_flight > self._depth
         if is_busy and self._is_busy:
             return None
-        before = self._states
+        before = [one.state for one in schedulers]
         if not (is_busy or self._is_busy or self._question.is_due(self._state(before), now)):
             return None
         self._is_busy = is_busy
@@ -140,11 +136,13 @@ class Device:
         heads = [UnitHead(one, place, now) for place, one in enumerate(schedulers) if one.has_work]
         asked: list[int] = []
         aside = self._aside(heads)
-        heads = [head for head in heads if head not in aside]
-        if heads and self._last not in [head.place for head in aside] and self._has_time(aside, now, False):
-            planned = self._first(aside, step, now, asked)
-            if planned is not None:
-                return planned
+        if aside:
+            heads = [head for head in heads if head not in aside]
+            is_their_turn = self._last not in [head.place for head in aside]
+            if heads and is_their_turn and self._has_time(aside, now, False):
+                planned = self._first(aside, step, now, asked)
+                if planned is not None:
+                    return planned
         planned = self._first_of_all(heads, step, now, asked, num_in_flight)
         if planned is not None:
             return planned

@@ -69,7 +69,11 @@ class Patience:
             if self._num_asked.get(device) == device.num_asked:
                 continue
             self._num_asked[device] = device.num_asked
-            ends = {name: self._end(name, device, now) for name in self._asked(device)}
+            asked = self._asked(device)
+            if not asked:
+                self._ends.pop(device, None)
+                continue
+            ends = {name: self._end(name, device, now) for name in asked}
             overdue = [name for name, end in ends.items() if end <= now]
             why = f"left the device idle for {MOST_IDLE_S:g} s while a person waited"
             planned = None

@@ -20,8 +20,8 @@ from antiphon.stage.requests import UNBOUNDED, RequestProgress
 ENTRY = 0
 """The frontier's place of the stage that writes."""
 
-SPOKEN = SpeechPhase.PENDING, SpeechPhase.OPEN
-"""What is written is, or will be, spoken."""
+PENDING, OPEN = SpeechPhase.PENDING, SpeechPhase.OPEN
+"""What is written then is, or will be, spoken."""
 
 
 class CallIds(NamedTuple):
@@ -79,15 +79,18 @@ class ReplyRoute:
         elif first and progress.logprobs:
             stage = self._stages.entry_stage  # a reply of no token still tells what was asked of its prompt
             self._emit_tokens(response, stage, NO_TOKENS, response.usage(stage), progress.logprobs)
-        response.is_cut = progress.end == "length"
+        if progress.end is not None:
+            response.is_cut = progress.end == "length"
         last = response.reply if first else response.reply[-1:]
         begins = response.is_blank
         call_ids = self._first_call_ids if begins else self._call_ids
-        is_calling = bool(response.tools) and not call_ids.isdisjoint(last)
+        is_calling = not call_ids.isdisjoint(last) and bool(response.tools)
         if is_calling:
             self._frontier.call(response.slot)
-        response.is_blank = begins and self._blank_ids.issuperset(last)
-        if response.voice not in SPOKEN:
+        if begins:
+            response.is_blank = self._blank_ids.issuperset(last)
+        voice = response.voice
+        if voice is not PENDING and voice is not OPEN:
             return
         over = is_calling or progress.end is not None
         if self._stages.talker_stage is None:

@@ -165,7 +165,7 @@ class Monitor:
                 continue
             if reply.held is not None:
                 reply.held.append(output)
-            elif reply.awaits_text or not isinstance(output, TokensOut):
+            elif reply.awaits_text or type(output) is not TokensOut:
                 self._leaves(session, reply, output, now)
 
     def _leaves(self, session: _Session, reply: MonitoredReply, output: ResponseOutput, now: float) -> None:

@@ -217,7 +217,7 @@ class NextUseTimes:
     def hear(self, outputs: Iterable[ResponseOutput], now: float) -> None:
         """Outputs left for their clients."""
         for output in outputs:
-            if not isinstance(output, HEARD) or output.session not in self._sessions:
+            if type(output) not in HEARD or output.session not in self._sessions:
                 continue
             name, response, session = output.session, output.response, self._sessions[output.session]
             is_over = isinstance(output, ResponseEnded)

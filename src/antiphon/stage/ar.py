@@ -455,10 +455,9 @@ class ArScheduler(Chooser[ArCandidates, Flight]):
             emitted.append(active.slot)
             active.tokens.append(tokens)
             active.fresh.append(first)
-            is_over = len(active.tokens) >= active.limit
-            end = "length" if is_over else None
+            end = "length" if len(active.tokens) >= active.limit else None
             progress.append(RequestProgress(request, tokens, first, end, num_samples, sound, log))
-            if is_over:
+            if end is not None:
                 self._finish(active)
         if self._around.stage is not None:
             slots = np.array(emitted, np.intp)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.facts import Ints, Mask
+from antiphon.core.facts import NO_INTS, Ints, Mask
 from antiphon.core.plans import ints
 from antiphon.kv.blocks import BlockPool
 from antiphon.stage.requests import ArRequest
@@ -110,10 +110,14 @@ class RowLedger:
     def drain(self) -> tuple[Ints, Ints, Ints]:
         """What the next step tells the executor of its rows: those given up since the last call, and of each
         upstream token its row and the token."""
-        leaves, self._leaves = self._leaves, []
-        inputs, self._inputs = self._inputs, []
-        rows, tokens = zip(*inputs, strict=True) if inputs else ((), ())
-        return ints(leaves), ints([*rows]), ints([*tokens])
+        leaves = NO_INTS
+        if self._leaves:
+            leaves, self._leaves = ints(self._leaves), []
+        if not self._inputs:
+            return leaves, NO_INTS, NO_INTS
+        rows, tokens = zip(*self._inputs, strict=True)
+        self._inputs = []
+        return leaves, ints([*rows]), ints([*tokens])
 
     def _changed(self) -> None:
         """Another row may run now, or no more."""

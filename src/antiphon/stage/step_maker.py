@@ -10,7 +10,7 @@ from math import inf, isnan, nan
 import numpy as np
 
 from antiphon.core.config import ArConfig
-from antiphon.core.facts import Ints, Mask
+from antiphon.core.facts import NO_INTS, Ints, Mask
 from antiphon.core.plans import ArStep, Join, ints
 from antiphon.kv.transfers import Transfer
 from antiphon.policy.base import Budget, StepChoice, StepCost, granted
@@ -122,12 +122,14 @@ class StepMaker:
         self, view: ArCandidates, order: Ints, counts: Ints | None, stops: bool
     ) -> tuple[Ints, Ints | None, list[Join]]:
         """The rows of the candidates in order, those that join included; and tokens for each."""
-        rows = np.full(len(view), -1, np.int64)
-        rows[: view.num_rows] = view.rows_in_use
-        rows[: view.num_rows][self._rows.request[view.rows_in_use] < 0] = -1  # preempted meanwhile
         joins: list[Join] = []
-        waiting = (order >= view.num_rows).nonzero()[0]
-        apart = self._rows.num_short if len(waiting) else 0
+        waiting = (order >= view.num_rows).nonzero()[0] if view.waiting else NO_INTS
+        rows, apart = view.rows_in_use, 0
+        if len(waiting):
+            rows = np.full(len(view), -1, np.int64)
+            rows[: view.num_rows] = view.rows_in_use
+            rows[: view.num_rows][self._rows.request[view.rows_in_use] < 0] = -1  # preempted meanwhile
+            apart = self._rows.num_short
         for at in waiting.tolist():
             if not self._rows.num_free:
                 order = order[:at] if stops else order
@@ -209,6 +211,8 @@ class StepMaker:
     def _unhindered(self, rows: Ints, counts: Ints | None) -> tuple[Ints, Ints | None]:
         """Without rows whose KV is on its way, where others can run: a step waits for its copies, and one
         late layer would hold up every row in it."""
+        if not self._tiers.num_in_flight:
+            return rows, counts
         there = self._are_there(rows)
         if there.all() or not there.any():
             return rows, counts
@@ -234,7 +238,8 @@ class StepMaker:
             took_s = nan if cost is None else cost.seconds(given[given > 0], contexts[given > 0])
             self.num_untimed += isnan(took_s)
             self.num_cut += bool((given < granted(self.budget, cost, counts, contexts, told)).any())
-        rows, counts = rows[given > 0], given[given > 0]
+        if given is not counts:
+            rows, counts = rows[given > 0], given[given > 0]
         ends = self._rows.planned[rows] + counts
         short = (ends > self._rows.blocks[rows] * self._config.block_size).nonzero()[0]
         if not len(short):
@@ -258,6 +263,7 @@ class StepMaker:
         self._flights[step] = Flight(rows, requests, starts + counts, newcomers, tuple(waits))
         blocks, (leaves, inputs_rows, inputs_tokens) = self._held.drain(), self._rows.drain()
         pairs = sorted((ticket, row) for one, row in waits.items() for ticket in one.tickets)
+        late, tickets = [row for _, row in pairs], [ticket for ticket, _ in pairs]
         return ArStep(
             stage=self._unit,
             step=step,
@@ -271,7 +277,7 @@ class StepMaker:
             counts=counts,
             emits=emits,
             reason=reason,
-            waits=(ints([row for _, row in pairs]), ints([ticket for ticket, _ in pairs])),
+            waits=(ints(late), ints(tickets)) if pairs else (NO_INTS, NO_INTS),
         )
 
     def _waits(self, rows: Ints) -> dict[Transfer, int]:
