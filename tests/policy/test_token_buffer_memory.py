@@ -32,6 +32,25 @@ def test_a_preempted_request_waits_for_a_look_at_where_its_kv_is() -> None:
     assert not policy._brings, "it has its row"
 
 
+def test_what_lost_its_row_within_its_prompt_is_brought_what_it_had_computed() -> None:
+    """Blocks run short for two prompts, and one gives way. Then a reader who is far ahead has to, for it."""
+    policy = TokenBuffer()
+    policy.decide_fetch(Kv().view, NOW)
+    full: dict[str, Any] = {"num_free": 0, "context": [4, 4], "held": [1, 1], "lead_s": [nan, nan]}
+    choice = told(policy, stage(2, 2, request=[7, 8], reading=[1, 1], **full))
+    assert choice.preempt.tolist() == [1]
+    crowd: dict[str, Any] = {"begun": [1, 0], "lead_s": [9.0, nan], "rate": [10.0, 10.0], "num_blocks": 12}
+    view = stage(1, 2, request=[7, 8], held=[8, 0], needs=[0, 6], num_free=4, **crowd)
+    hold = policy.decide_pace(view, NOW)
+    assert hold.held is not None
+    assert hold.held.tolist() == [False, True]
+    kv = Kv(requests={"eight #8": 8, "seven": 7}, waits=("eight #8",), away={"eight #8": 4})
+    assert list(policy.decide_fetch(kv.view, NOW).owners) == ["eight #8"]
+    assert policy.events["brought"] == 1
+    told(policy, stage(2, 2, request=[7, 8], lead_s=[nan, nan]))
+    assert policy.decide_pace(stage(1, 2, request=[7, 8]), NOW + 1.0).held is None, "it has had its row since"
+
+
 @pytest.mark.parametrize("has_kv", [True, False])
 def test_it_asks_again_while_there_is_kv_of_a_preempted_request(has_kv: bool) -> None:
     """Also where the stage comes to rest, and is not looked at again."""

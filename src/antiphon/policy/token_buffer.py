@@ -117,7 +117,10 @@ class TokenBuffer:
         self._num_rows = 0
         """That are in use, as of then."""
         self._paused: set[int] = set()
-        """Requests that have begun and have no row, as of then, and those that lost theirs since."""
+        """Requests that lost their row, or have begun and have none, as of then, and those that lost theirs
+        since."""
+        self._unbegun: set[int] = set()
+        """Those of them that have shown nothing yet: they lost their row within their prompt."""
         self._held: dict[int, _Looked] = {}
         """Preempted requests that are to go on."""
         self._is_anew = False
@@ -169,7 +172,10 @@ class TokenBuffer:
         num_rows = self._num_rows = view.num_rows
         self._block_size = view.block_size
         goes_on = view.begun[num_rows:].copy()
+        if self._unbegun:
+            goes_on |= np.isin(view.request[num_rows:], [*self._unbegun])
         self._paused = {*view.request[num_rows:][goes_on].tolist()}
+        self._unbegun &= self._paused
         for one in self._brings.keys() - self._paused:
             del self._brings[one]
         plan_before = self._plan
@@ -214,7 +220,9 @@ class TokenBuffer:
         """Prompts first while all find room; else as the round has it."""
         self._rounds.most_rows = budget.rows
         choice = self._unpressed(view) if self._plan is None else self._pressed(view)
-        self._paused.update(view.request[choice.preempt].tolist())
+        if len(choice.preempt):
+            self._paused.update(view.request[choice.preempt].tolist())
+            self._unbegun.update(view.request[choice.preempt[~view.begun[choice.preempt]]].tolist())
         return replace(choice, moves=True) if self._is_anew else choice
 
     def _pressed(self, view: StepView) -> StepChoice:
@@ -439,7 +447,8 @@ class TokenBuffer:
 
     def _is_brought(self, request: int, num_away: int, queued_s: float, block_s: float) -> bool:
         """Decided once, until it runs again or a round has others go on. What computes it holds up every row
-        of the step, and what brings it only itself: the sooner of the two, by the time of rows."""
+        of the step, and what brings it only itself: the sooner of the two, by the time of rows. What has to
+        leave before there is room holds up either."""
         if request not in self._brings:
             load_s = queued_s + num_away * block_s
             compute_s = num_away * self._block_size * self._rounds.token_s
