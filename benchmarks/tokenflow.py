@@ -12,7 +12,8 @@ Every system decides about the same people (paired seeds).
     calibrated-more  the other two, and (d) with readers of two rates
     datasheet   some of it at a datasheet's times
     crowds      other machines, models and arrivals, at a datasheet's times
-    ablation    table 2: without host, write-through, or copies beside others or steps, on links of two speeds
+    ablation    table 2: without host, with a small one, without write-through, or copies beside others or
+                steps, on links of two speeds
     settings    figures 20, 22 and 23: reading rates, the interval, how conservative preemption is
     claims      what the others get where a fifth says that it reads 100 tokens a second
     agents      what readers get beside agents, whose texts nobody reads (§8)
@@ -76,6 +77,7 @@ class System(msgspec.Struct, frozen=True):
     step_tokens  of a step, prompts and replies together
     is_reserved  a reply begins only where the usual length of one has room
     has_host     KV may be kept in the host's memory
+    host_share   how many times as much KV the host holds as the device; None: more than is ever needed
     devices      how they carry out copies
     """
 
@@ -85,6 +87,7 @@ class System(msgspec.Struct, frozen=True):
     step_tokens: int = STEP_TOKENS
     is_reserved: bool = False
     has_host: bool = False
+    host_share: float | None = None
     devices: type[Devices] = Devices
 
     def write(self, folder: Path) -> None:
@@ -96,11 +99,12 @@ class System(msgspec.Struct, frozen=True):
         return folder / f"{self.name.replace(' ', '-')}.yaml"
 
     def engine(self, folder: Path, load: Load) -> SimEngine:
+        host = HOST_KV_TOKENS if self.host_share is None else round(self.host_share * load.kv_tokens)
         sizes = Sizes(
             max_rows=ROWS,
             kv_tokens=load.kv_tokens,
             step_tokens=self.step_tokens,
-            host_kv_tokens=HOST_KV_TOKENS if self.has_host else 0,
+            host_kv_tokens=host if self.has_host else 0,
         )
         made = engine_of(load.profile, str(self.file(folder)), sizes)
         node = self.with_headroom(made.node, usual(load.reply))
@@ -116,7 +120,13 @@ class System(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(node, ar=ar)
 
 
-def tokenflow(name: str, has_host: bool = True, devices: type[Devices] = Devices, **options: Any) -> System:
+def tokenflow(
+    name: str,
+    has_host: bool = True,
+    host_share: float | None = None,
+    devices: type[Devices] = Devices,
+    **options: Any,
+) -> System:
     """With these options of its policy."""
     choice = {"policy": "token-buffer", **options}
     decisions = ("step", "pace", "evict", "write", "fetch")
@@ -125,6 +135,7 @@ def tokenflow(name: str, has_host: bool = True, devices: type[Devices] = Devices
         "tokenflow",
         dict.fromkeys(decisions, choice) if options else {},
         has_host=has_host,
+        host_share=host_share,
         devices=devices,
     )
 
@@ -141,6 +152,8 @@ BASELINES = (FIRST, RESERVED, CHUNKED, ANDES_LIKE, PACED, TURNS)
 ABLATED = (
     OURS,
     tokenflow("without the host", has_host=False),
+    tokenflow("host as large as the device", host_share=1.0),
+    tokenflow("host half as large", host_share=0.5),
     tokenflow("without write-through", write=False),
     tokenflow("copies one way at a time", devices=InTurn),
     tokenflow("steps wait for copies", devices=Alone),

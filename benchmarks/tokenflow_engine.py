@@ -8,8 +8,9 @@ for half of the KV that they need together. Those that run get twice the tokens 
 paper's baseline (figure 2): how many this machine makes for each is measured first. Copies to and from the
 host take what a link of --link-mb-per-s would. Every system serves the same people (paired seeds), one run a
 process, in turns: the order is turned around with every other seed. Figures are from the times at which
-tokens were generated; delivery is not paced. Nothing else may run on the machine. Runs that --work has are
-not run again.
+tokens were generated; delivery is not paced. Beside them is told where the time went: steps, rows a step,
+tokens of prompts that were computed, seconds in steps and until preempted requests had their KV. Nothing
+else may run on the machine. Runs that --work has are not run again.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from antiphon.checkpoint.demo import make_demo
 from antiphon.core.config import EngineOptions
 from antiphon.core.conversation import Item, TextPart
 from antiphon.core.facts import Fact, ItemAdded, ResponseRequested, SessionOpened
-from antiphon.core.plans import Output, RenderPrompt, ResponseEnded, TokensOut
+from antiphon.core.plans import ArStep, Decision, Output, RenderPrompt, ResponseEnded, TokensOut
 from antiphon.core.sampling import Sampling
+from antiphon.metrics.names import Metric
 from antiphon.metrics.streaming import (
     Reading,
     effective_tokens_per_s,
@@ -71,6 +73,38 @@ class Burst(msgspec.Struct, frozen=True):
     rate: float
     link_mb_per_s: float
     pool: float
+
+
+class Work:
+    """What the engine's steps had to do, as the driver records it.
+
+    prompt_tokens  that were computed: those of prompts, and what preempted requests had lost
+    row_steps      rows that ran one token, of all steps
+    """
+
+    has_stopped = False
+
+    def __init__(self) -> None:
+        self.steps = self.prompt_tokens = self.row_steps = self.waits = 0
+
+    def write(self, now: float, facts: list[Fact], decision: Decision) -> None:
+        for step in decision.orders:
+            if isinstance(step, ArStep):
+                self.steps += 1
+                self.row_steps += int((step.counts == 1).sum())
+                self.prompt_tokens += int(step.counts[step.counts > 1].sum())
+                self.waits += len(step.waits[0]) > 0
+
+    def told(self, stats: dict[str, float]) -> dict[str, float]:
+        """With the seconds that steps took, and that preempted requests waited for their KV."""
+        return {
+            "steps": self.steps,
+            "rows_a_step": self.row_steps / max(self.steps, 1),
+            "prompt_tokens": self.prompt_tokens,
+            "steps_that_waited": self.waits,
+            "step_s": stats[Metric.STEP_SECONDS.of("thinker")],
+            "resume_s": stats.get(Metric.RESUME_SECONDS.of("thinker"), 0.0),
+        }
 
 
 class Person(msgspec.Struct, frozen=True):
@@ -128,6 +162,8 @@ def played(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
         lambda outputs: came.extend((time.monotonic(), one) for one in outputs),
     )
     _warm(driver, came)
+    before_s = driver.stats()[Metric.STEP_SECONDS.of("thinker")]
+    driver.recorder = work_done = Work()
     facts: list[Fact] = []
     for at, person in enumerate(who):
         reader = f"reader-{at}"
@@ -144,7 +180,10 @@ def played(name: str, burst: Burst, seed: int, work: Path) -> dict[str, float]:
     if baseline_decided := [one for one in driver.node.guard.overruled if one.reasons.keys() - {"slow"}]:
         raise RuntimeError(f"{name}: {baseline_decided}")
     read = [_reading(f"reader-{at}", person, asked_at, came) for at, person in enumerate(who)]
-    return told(read, driver.node.stages.ar["thinker"].num_preemptions, kv_tokens / sum(needs))
+    done = work_done.told(driver.stats())
+    done |= {"step_s": done["step_s"] - before_s, "span_s": max(one.at_s[-1] for one in read)}
+    preemptions = driver.node.stages.ar["thinker"].num_preemptions
+    return told(read, preemptions, kv_tokens / sum(needs)) | {k: round(v, 2) for k, v in done.items()}
 
 
 def _warm(driver: Any, came: list[tuple[float, Output]]) -> None:
