@@ -22,7 +22,8 @@ from antiphon.nn.step import StepInputs
 
 pytest.importorskip("numba")
 
-from antiphon.nn.cpu.steps import SCORED, CompiledSteps
+from antiphon.nn.cpu import steps
+from antiphon.nn.cpu.steps import SCORED, CompiledSteps, filled
 
 HIDDEN, INNER, BLOCK = 256, 512, 4
 Rows = list[tuple[int, int]]  # (tokens cached, tokens of this step)
@@ -266,3 +267,24 @@ def test_memory_is_not_given_back_before_its_last_use() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout.decode()[-2000:]
+
+
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cpu-bf16", marks=needs_bf16)])
+def test_rows_that_fill_a_tile_change_nothing(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list(range(1, 34))
+    model = decoder(CONFIGS["two_queries_a_key"], halves=True, backend=backend)
+    found = [Situation(model, [(5, new)]).run([0]) for new in sizes]
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "filled", lambda rows: rows)
+        model = decoder(CONFIGS["two_queries_a_key"], halves=True, backend=backend)
+        expected = [Situation(model, [(5, new)]).run([0]) for new in sizes]
+    for mine, other in zip(found, expected, strict=True):
+        for ours, theirs in zip((mine[0], *mine[2]), (other[0], *other[2]), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_products_compute_no_fewer_rows_than_there_are_and_no_more_than_there_is_room_for() -> None:
+    for rows in range(130):
+        room = max(steps.LEAST_ROOM, 1 << (rows - 1).bit_length() if rows else 0)
+        assert rows <= filled(rows) <= room
+        assert filled(rows) == filled(filled(rows))

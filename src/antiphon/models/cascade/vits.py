@@ -8,6 +8,7 @@ Piper's voices have HiFi-GAN's second kind of residual block (`resblock_version`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from math import log, sqrt
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from antiphon.models.cascade.vits_layout import VitsConfig
+from antiphon.nn.convolutions import PackedConv, as_ordinary, can_pack
 
 LEAST_BIN = 1e-3
 """Of a spline's widths, heights and derivatives."""
@@ -47,13 +49,20 @@ class Frames:
 
 
 class Vits:
-    """One phrase at a time to frames; windows of any phrases together to sound."""
+    """One phrase at a time to frames; windows of any phrases together to sound.
+
+    A phrase is rows [n, channels], and a convolution over it one product with its unfolded rows. Windows are
+    [b, channels, n]; on a CPU in fp32 their convolutions have weights laid out once, and the channels of a
+    frame side by side in memory.
+    """
 
     def __init__(self, config: VitsConfig, params: Mapping[str, Tensor]) -> None:
         self.config = config
-        self._params = folded(params)
+        self._params = {name: _unfolded(name, tensor) for name, tensor in folded(params).items()}
         table = self._params["text_encoder.embed_tokens.weight"]
         self.device, self.dtype = table.device, table.dtype
+        self._packs = table.device.type == "cpu" and table.dtype is torch.float32 and can_pack()
+        self._packed: dict[str, PackedConv] = {}
 
     # -- symbols to frames ---------------------------------------------------------------------------
 
@@ -84,16 +93,15 @@ class Vits:
         return (torch.randn(shape, generator=generator) * scale).to(self.device, self.dtype)
 
     def _encode(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """int64 [n] -> hidden [hidden, n], means and log deviations [flow_size, n]."""
+        """int64 [n] -> hidden [n, hidden], means and log deviations [flow_size, n]."""
         config = self.config
         x = F.embedding(ids, self._of("text_encoder.embed_tokens.weight")) * sqrt(config.hidden)
         for i in range(config.layers):
             name = f"text_encoder.encoder.layers.{i}."
             x = self._norm(name + "layer_norm", x + self._attention(name + "attention.", x), config.eps)
             x = self._norm(name + "final_layer_norm", x + self._mlp(name + "feed_forward.", x), config.eps)
-        stats = self._conv("text_encoder.project", x.t())
-        means, spreads = stats.split(config.flow_size)
-        return x.t(), means, spreads
+        means, spreads = self._conv("text_encoder.project", x).t().split(config.flow_size)
+        return x, means, spreads
 
     def _attention(self, name: str, x: Tensor) -> Tensor:
         """Self-attention with relative positions up to the window, [n, hidden] -> [n, hidden]."""
@@ -114,12 +122,12 @@ class Vits:
 
     def _mlp(self, name: str, x: Tensor) -> Tensor:
         kernel = self.config.mlp_kernel
-        pad = (kernel - 1) // 2, kernel // 2
-        h = torch.relu(self._conv(name + "conv_1", F.pad(x.t(), pad)))
-        return self._conv(name + "conv_2", F.pad(h, pad)).t()
+        pad = 0, 0, (kernel - 1) // 2, kernel // 2
+        h = torch.relu(self._conv(name + "conv_1", F.pad(x, pad)))
+        return self._conv(name + "conv_2", F.pad(h, pad))
 
     def _durations(self, hidden: Tensor, latents: Tensor) -> Tensor:
-        """hidden [hidden, n] and noise [2, n] -> log durations [n]."""
+        """hidden [n, hidden] and noise [2, n] -> log durations [n]."""
         root = "duration_predictor."
         given = self._separable(root + "conv_dds.", self._conv(root + "conv_pre", hidden))
         given = self._conv(root + "conv_proj", given)
@@ -130,51 +138,48 @@ class Vits:
 
     def _spline_flow(self, name: str, latents: Tensor, given: Tensor) -> Tensor:
         kept, moved = latents.split(1)
-        h = self._separable(name + "conv_dds.", self._conv(name + "conv_pre", kept) + given)
-        knots = self._conv(name + "conv_proj", h).t()
+        h = self._separable(name + "conv_dds.", self._conv(name + "conv_pre", kept.t()) + given)
+        knots = self._conv(name + "conv_proj", h)
         bins, scale = self.config.duration_bins, sqrt(self.config.hidden)
         widths, heights, slopes = knots.split((bins, bins, bins - 1), 1)
         moved = inverse_spline(moved[0], widths / scale, heights / scale, slopes, self.config.tail_bound)
         return torch.cat((kept, moved[None]))
 
     def _separable(self, name: str, x: Tensor) -> Tensor:
-        """Dilated depth-separable convolutions, [hidden, n] -> [hidden, n]."""
+        """Dilated depth-separable convolutions, [n, hidden] -> [n, hidden]."""
         kernel = self.config.duration_kernel
         for i in range(self.config.duration_layers):
             dilation = kernel**i
-            dilated = f"{name}convs_dilated.{i}"
-            h = F.conv1d(
-                x[None],
-                self._of(dilated + ".weight"),
-                self._of(dilated + ".bias"),
-                padding=(kernel - 1) * dilation // 2,
-                dilation=dilation,
-                groups=len(x),
-            )[0]
-            h = F.gelu(self._norm(f"{name}norms_1.{i}", h.t()).t())
+            edge = (kernel - 1) * dilation // 2
+            dilated, padded = f"{name}convs_dilated.{i}", F.pad(x, (0, 0, edge, edge))
+            h = self._of(dilated + ".bias").expand_as(x)
+            for tap, weight in enumerate(self._of(dilated + ".weight").unbind(2)):
+                h = torch.addcmul(h, padded[tap * dilation :][: len(x)], weight[:, 0])
+            h = F.gelu(self._norm(f"{name}norms_1.{i}", h))
             h = self._conv(f"{name}convs_pointwise.{i}", h)
-            x = x + F.gelu(self._norm(f"{name}norms_2.{i}", h.t()).t())
+            x = x + F.gelu(self._norm(f"{name}norms_2.{i}", h))
         return x
 
     def _flow(self, x: Tensor) -> Tensor:
         """The prior's latents [flow_size, n] to the decoder's frames."""
-        half = self.config.flow_size // 2
+        half, x = self.config.flow_size // 2, x.t()
         for i in range(self.config.num_flows - 1, -1, -1):
-            kept, moved = x.flip(0).split(half)
+            kept, moved = x.flip(1).split(half, 1)
             name = f"flow.flows.{i}."
             h = self._wavenet(name + "wavenet.", self._conv(name + "conv_pre", kept))
-            x = torch.cat((kept, moved - self._conv(name + "conv_post", h)))
-        return x
+            x = torch.cat((kept, moved - self._conv(name + "conv_post", h)), 1)
+        return x.t()
 
     def _wavenet(self, name: str, x: Tensor) -> Tensor:
         config, total = self.config, torch.zeros_like(x)
         for i in range(config.wavenet_layers):
             dilation = config.wavenet_dilation**i
-            h = self._conv(f"{name}in_layers.{i}", x, (config.wavenet_kernel - 1) * dilation // 2, dilation)
-            wave, gate = h.split(config.hidden)
+            edge = (config.wavenet_kernel - 1) * dilation // 2
+            h = self._conv(f"{name}in_layers.{i}", F.pad(x, (0, 0, edge, edge)), dilation)
+            wave, gate = h.split(config.hidden, 1)
             h = self._conv(f"{name}res_skip_layers.{i}", torch.tanh(wave) * torch.sigmoid(gate))
             if i < config.wavenet_layers - 1:
-                step, h = h.split(config.hidden)
+                step, h = h.split(config.hidden, 1)
                 x = x + step
             total = total + h
         return total
@@ -186,19 +191,27 @@ class Vits:
         config = self.config
         x = self._convs("decoder.conv_pre", frames, 3)
         for i, (rate, kernel) in enumerate(zip(config.rates, config.rate_kernels, strict=True)):
-            up = f"decoder.upsampler.{i}"
-            x = F.leaky_relu(x, config.slope)
-            x = F.conv_transpose1d(
-                x, self._of(up + ".weight"), self._of(up + ".bias"), stride=rate, padding=(kernel - rate) // 2
-            )
+            x = self._upsampled(f"decoder.upsampler.{i}", F.leaky_relu(x, config.slope), rate, kernel)
             first = i * len(config.kernels)
             blocks = [
                 self._block(f"decoder.resblocks.{first + j}.", x, *block)
                 for j, block in enumerate(config.kernels)
             ]
-            x = torch.stack(blocks).sum(0) / len(blocks)
+            x = reduce(torch.add, blocks) / len(blocks)
         x = F.leaky_relu(x, FINAL_SLOPE)
-        return torch.tanh(F.conv1d(x, self._of("decoder.conv_post.weight"), padding=3))[:, 0]
+        return torch.tanh(self._convs("decoder.conv_post", x, 3))[:, 0]
+
+    def _upsampled(self, name: str, x: Tensor, rate: int, kernel: int) -> Tensor:
+        """A transposed convolution, [b, channels, n] -> [b, fewer channels, n * rate]."""
+        weight, bias, edge = self._of(name + ".weight"), self._of(name + ".bias"), (kernel - rate) // 2
+        if not self._packs or kernel % rate:
+            return F.conv_transpose1d(x, weight, bias, stride=rate, padding=edge)
+        if name not in self._packed:
+            self._packed[name] = PackedConv(*as_ordinary(weight, bias, rate))
+        more = kernel // rate - 1
+        made = self._packed[name](F.pad(x.transpose(1, 2), (0, 0, more, more)))
+        made = made.reshape(len(x), -1, weight.shape[1])
+        return made[:, edge : edge + x.shape[2] * rate].transpose(1, 2)
 
     def _block(self, name: str, x: Tensor, kernel: int, dilations: Sequence[int]) -> Tensor:
         """One of HiFi-GAN's residual blocks."""
@@ -223,13 +236,32 @@ class Vits:
         weight = self._of(name + ".weight")
         return F.layer_norm(x, weight.shape, weight, self._of(name + ".bias"), eps)
 
-    def _conv(self, name: str, x: Tensor, padding: int = 0, dilation: int = 1) -> Tensor:
-        """Over one sequence, [channels, n]."""
-        return self._convs(name, x[None], padding, dilation)[0]
+    def _conv(self, name: str, x: Tensor, dilation: int = 1) -> Tensor:
+        """Over a phrase's rows, [n, in] -> [n - (taps - 1) * dilation, out]."""
+        weight, width = self._of(name + ".weight"), x.shape[1]
+        taps = weight.shape[1] // width
+        if taps > 1:
+            x, shape = x.contiguous(), (len(x) - (taps - 1) * dilation, taps, width)
+            x = x.as_strided(shape, (width, width * dilation, 1)).flatten(1)
+        return F.linear(x, weight, self._of(name + ".bias"))
 
-    def _convs(self, name: str, x: Tensor, padding: int = 0, dilation: int = 1) -> Tensor:
-        weight, bias = self._of(name + ".weight"), self._of(name + ".bias")
-        return F.conv1d(x, weight, bias, padding=padding, dilation=dilation)
+    def _convs(self, name: str, x: Tensor, padding: int, dilation: int = 1) -> Tensor:
+        """Over windows, [b, in, n] -> [b, out, n]."""
+        weight, bias = self._of(name + ".weight"), self._params.get(name + ".bias")
+        if not self._packs:
+            return F.conv1d(x, weight, bias, padding=padding, dilation=dilation)
+        if name not in self._packed:
+            bias = weight.new_zeros(len(weight)) if bias is None else bias
+            self._packed[name] = PackedConv(weight, bias, dilation)
+        return self._packed[name](F.pad(x.transpose(1, 2), (0, 0, padding, padding))).transpose(1, 2)
+
+
+def _unfolded(name: str, tensor: Tensor) -> Tensor:
+    """A convolution's weight over a phrase [out, in, taps] -> [out, taps * in]; all else as it is."""
+    is_product = name.endswith(".weight") and tensor.dim() == 3 and ".convs_dilated." not in name
+    if not is_product or name.startswith("decoder."):
+        return tensor
+    return tensor.transpose(1, 2).flatten(1).contiguous()
 
 
 def folded(params: Mapping[str, Tensor]) -> dict[str, Tensor]:

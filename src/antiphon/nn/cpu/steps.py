@@ -28,7 +28,7 @@ from antiphon.nn.cpu.chunks import Chunks, can_take, chunk_job, chunk_loop
 from antiphon.nn.cpu.kv_prefetch import Soon
 from antiphon.nn.cpu.large_pages import HUGE_PAGE_BYTES, LINE_BYTES, on_large_pages
 from antiphon.nn.cpu.paged import viewed
-from antiphon.nn.cpu.panels import ask_for, product_job, product_loop
+from antiphon.nn.cpu.panels import HAS_TWO, ask_for, product_job, product_loop
 from antiphon.nn.cpu.quantised import form_of, is_quantised, quantised_job, quantised_loop
 from antiphon.nn.cpu.rows import fit, gate_job, gate_loop, norm_job, norm_loop
 from antiphon.nn.cpu.tape import Tape, Turn, tape_loop
@@ -41,11 +41,23 @@ LEAST_ROOM = 16
 SCORED = 64
 """More tokens than this are not all drawn after."""
 
+FILLED = (0, 1, 2, 4, 4, 8, 8, 8)
+"""Rows that a product computes instead of so many behind the last eight: every tile reads the weight once, so
+one tile of eight rows is faster than those of four, two and one."""
+
 
 def compile_loops() -> None:
     """Now, so that the first step doesn't wait for it."""
     for loop in (attention_loop, chunk_loop, norm_loop, gate_loop, product_loop, tape_loop):
         loop()
+
+
+def filled(rows: int) -> int:
+    """Rows that a product computes for so many, of which those behind are nobody's. Where registers hold two
+    panels' sums, up to 16 rows are read by one tile."""
+    if not HAS_TWO:
+        return rows
+    return 16 if 12 < rows < 16 else rows // 8 * 8 + FILLED[rows % 8]
 
 
 @dataclass(slots=True)
@@ -60,16 +72,17 @@ class Prepared:
 
 
 class Buffers:
-    """What a step of at most `room` tokens is computed in: fp32 [room, ...], all layers in the same."""
+    """What a step of at most `room` tokens is computed in: fp32 [room, ...], all layers in the same. What
+    products read begins as zeros, since they may read rows that are nobody's (`filled`)."""
 
     def __init__(self, config: DecoderSizes, room: int) -> None:
-        self.x = torch.empty(room, config.hidden_size)
-        self.normed, self.delta = torch.empty_like(self.x), torch.empty_like(self.x)
+        self.x = torch.zeros(room, config.hidden_size)
+        self.normed, self.delta = torch.zeros_like(self.x), torch.empty_like(self.x)
         self.qkv = torch.empty(room, sum(config.qkv_rows))
         self.q = torch.empty(room, config.num_heads, config.head_dim)
-        self.attended = torch.empty_like(self.q)
+        self.attended = torch.zeros_like(self.q)
         self.gates = torch.empty(room, 0 if config.is_moe else 2 * config.intermediate_size)
-        self.gated = torch.empty(room, self.gates.shape[1] // 2)
+        self.gated = torch.zeros(room, self.gates.shape[1] // 2)
 
 
 class CompiledSteps:
@@ -297,7 +310,7 @@ class TapedSteps:
         self._fitted = tokens, behind
         products, rows = self._behind
         for i, job in enumerate(self._products):
-            job.rows = tokens if i < products else behind
+            job.rows = filled(tokens if i < products else behind)
         for i, job in enumerate(self._rows):
             fit(job, tokens if i < rows else behind, self.threads)
 
