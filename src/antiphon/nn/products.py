@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from antiphon.nn.cpu import in_panels, times_panels
+from antiphon.nn.cpu import in_half_panels, in_panels, times_panels
 
 PACKED_ROWS = 16
 """The number of rows that the packed layout is chosen for; others are computed from the same layout, and
@@ -47,6 +47,12 @@ def pack(weight: Tensor, smallest: int = PACKED_NUMEL) -> Tensor:
     if panels is not None or not can_pack():
         return weight if panels is None else panels
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_ROWS)
+
+
+def pack_halves(weight: Tensor) -> Tensor:
+    """As `pack`, in fp16 where that keeps every number: half the bytes, the same products."""
+    halves = in_half_panels(weight) if weight.numel() >= PACKED_NUMEL else None
+    return pack(weight) if halves is None else halves
 
 
 def pack_for_tape(weight: Tensor) -> Tensor:

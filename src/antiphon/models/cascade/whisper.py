@@ -7,7 +7,7 @@ which holds for no model but is close for this one; without a tail a window is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,13 +25,14 @@ from antiphon.nn.backends import Backend
 from antiphon.nn.fresh import fresh
 from antiphon.nn.graphs import Capture
 from antiphon.nn.layers import Table
-from antiphon.nn.products import in_whole_panels, linear, pack
+from antiphon.nn.products import in_whole_panels, linear, pack, pack_halves
 from antiphon.nn.step import StepInputs
 
 FRAMES_PER_POSITION = 2
 """Mel frames of 10 ms that the second convolution takes together."""
 
 Pair = tuple[Tensor, Tensor]
+LayOut = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +206,9 @@ class _Norm:
 class _Attention:
     """The four products of one attention, its norm before them. Keys have no bias."""
 
-    def __init__(self, params: Mapping[str, Tensor], prefix: str, heads: int) -> None:
+    def __init__(self, params: Mapping[str, Tensor], prefix: str, heads: int, lay_out: LayOut) -> None:
         self.norm = _Norm(params, prefix + "norm")
-        self._weights = {name: pack(params[prefix + name]) for name in ("q", "k", "v", "out")}
+        self._weights = {name: lay_out(params[prefix + name]) for name in ("q", "k", "v", "out")}
         self._biases = {name: params[f"{prefix}{name}_bias"] for name in ("q", "v", "out")}
         self._heads = heads
 
@@ -224,10 +225,10 @@ class _Attention:
 
 
 class _Mlp:
-    def __init__(self, params: Mapping[str, Tensor], prefix: str) -> None:
+    def __init__(self, params: Mapping[str, Tensor], prefix: str, lay_out: LayOut) -> None:
         self._norm = _Norm(params, prefix + "norm")
-        self._fc1, self._bias1 = pack(params[prefix + "fc1"]), params[prefix + "fc1_bias"]
-        self._fc2, self._bias2 = pack(params[prefix + "fc2"]), params[prefix + "fc2_bias"]
+        self._fc1, self._bias1 = lay_out(params[prefix + "fc1"]), params[prefix + "fc1_bias"]
+        self._fc2, self._bias2 = lay_out(params[prefix + "fc2"]), params[prefix + "fc2_bias"]
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(F.gelu(linear(self._norm(x), self._fc1, self._bias1)), self._fc2, self._bias2)
@@ -253,8 +254,8 @@ class WhisperEncoder:
         self._positions = params[ENCODER + "positions"]
         self._layers = [
             (
-                _Attention(params, f"{ENCODER}layers.{i}.self.", config.heads),
-                _Mlp(params, f"{ENCODER}layers.{i}."),
+                _Attention(params, f"{ENCODER}layers.{i}.self.", config.heads, pack),
+                _Mlp(params, f"{ENCODER}layers.{i}.", pack),
             )
             for i in range(config.encoder_layers)
         ]
@@ -303,14 +304,14 @@ class WhisperDecoder:
         self.config, self.tail = config, tail
         self.payload_size, self.capture_layer, self.keeps_all = 0, None, False
         embedding, self._positions = params[DECODER + "embedding"], params[DECODER + "positions"]
-        self._head = pack(in_whole_panels(embedding))
+        self._head = pack_halves(in_whole_panels(embedding))
         self._embedding = Table(self._head if self._head.dim() == 3 else embedding)
         names = [f"{DECODER}layers.{i}." for i in range(config.decoder_layers)]
         self._layers = [
             (
-                _Attention(params, name + "self.", config.decoder_heads),
-                _Attention(params, name + "cross.", config.decoder_heads),
-                _Mlp(params, name),
+                _Attention(params, name + "self.", config.decoder_heads, pack_halves),
+                _Attention(params, name + "cross.", config.decoder_heads, pack_halves),
+                _Mlp(params, name, pack_halves),
             )
             for name in names
         ]

@@ -33,6 +33,7 @@ __all__ = [
     "experts_in_panels",
     "has_compiler",
     "has_pairs",
+    "in_half_panels",
     "in_panels",
     "in_quantised_panels",
     "keeps_quantised",
@@ -83,6 +84,16 @@ def in_panels(weight: Tensor) -> Tensor | None:
     from antiphon.nn.cpu import panels
 
     return panels.lay_out(weight) if panels.can_lay_out(weight) else None
+
+
+def in_half_panels(weight: Tensor) -> Tensor | None:
+    """weight [out, in] as `times_panels` reads it, in fp16, or None where that does not keep every number, or
+    the CPU, the type or the sizes are others."""
+    if weight.dim() != 2 or not can_compile(weight):
+        return None
+    from antiphon.nn.cpu import panels, quantised
+
+    return quantised.in_half_panels(weight) if panels.can_lay_out(weight) else None
 
 
 def keeps_quantised() -> bool:

@@ -104,8 +104,22 @@ def side_by_side(*columns: np.ndarray) -> NDArray[np.uint8]:
     return np.concatenate(parts, 2)
 
 
+def in_half_panels(weight: Tensor) -> Tensor | None:
+    """weight fp32 [out, in] -> its panels fp16 [out / 16, in, 16]; None where that does not keep every number."""
+    halves = weight.half()
+    if not torch.equal(halves.float(), weight):
+        return None
+    count, depth = len(weight) // LANES, weight.shape[1]
+    panels = on_large_pages(weight.numel() // 2).view(torch.float16).view(count, depth, LANES)
+    panels.copy_(halves.view(count, LANES, depth).transpose(1, 2))
+    quantised_loop(Form.F16)  # now, so that the first step doesn't wait for it
+    return panels
+
+
 def form_of(panels: Tensor) -> tuple[Form, int]:
     """In which form these panels are, and how many inputs share scales."""
+    if panels.dtype is torch.float16:
+        return Form.F16, panels.shape[1]
     if panels.dtype is torch.int8:
         return Form.I8, (panels.shape[2] - Form.I8.head_bytes) // LANES
     found = {form.block_bytes(group): (form, group) for form, (group, _) in GROUPS_OF.items()}
@@ -113,14 +127,14 @@ def form_of(panels: Tensor) -> tuple[Form, int]:
 
 
 def is_quantised(panels: Tensor) -> bool:
-    """Panels are of bytes, and not of fp32 or bf16."""
-    return panels.dtype.itemsize == 1
+    """Panels are of bytes or fp16, and not of fp32 or bf16."""
+    return panels.dtype.itemsize == 1 or panels.dtype is torch.float16
 
 
 def depth_of(panels: Tensor) -> int:
     """Inputs of a weight in such panels."""
     form, group = form_of(panels)
-    return panels.shape[1] * group * form.groups
+    return group if form is Form.F16 else panels.shape[1] * group * form.groups
 
 
 # -- the loops -------------------------------------------------------------------------------------------
@@ -131,7 +145,7 @@ def shares_of(form: Form) -> Callable[..., None]:
     by4, by3, by2, by1 = (quantised_tile(rows, panels, form) for rows, panels in TILES.items())
     panels4, panels3, panels2, panels1 = TILES.values()
     widen = widening(form)
-    size, head, whole_head = LANES // form.per_byte, form.head_bytes, form.whole_head_bytes
+    size, head, whole_head = form.line_bytes, form.head_bytes, form.whole_head_bytes
     groups = form.groups
 
     @compiled
@@ -191,7 +205,7 @@ def picking(form: Form) -> Callable[..., None]:
     head, whole_head, size, groups = (
         form.head_bytes,
         form.whole_head_bytes,
-        LANES // form.per_byte,
+        form.line_bytes,
         form.groups,
     )
 
@@ -214,8 +228,10 @@ def picking(form: Form) -> Callable[..., None]:
     return pick
 
 
-shares_of_q8_0, shares_of_q4_0, shares_of_q4_1, shares_of_q4_k, shares_of_i8 = map(shares_of, Form)
-pick_q8_0, pick_q4_0, pick_q4_1, pick_q4_k, pick_i8 = map(picking, Form)
+shares_of_q8_0, shares_of_q4_0, shares_of_q4_1, shares_of_q4_k, shares_of_i8, shares_of_f16 = map(
+    shares_of, Form
+)
+pick_q8_0, pick_q4_0, pick_q4_1, pick_q4_k, pick_i8, pick_f16 = map(picking, Form)
 
 
 def multiply_q8_0(pointer: Any) -> None:
@@ -258,12 +274,21 @@ def rows_of_i8(pointer: Any) -> None:
     pick_i8(pointer)
 
 
+def multiply_f16(pointer: Any) -> None:
+    shares_of_f16(pointer)
+
+
+def rows_of_f16(pointer: Any) -> None:
+    pick_f16(pointer)
+
+
 BODIES = {
     Form.Q8_0: (multiply_q8_0, rows_of_q8_0),
     Form.Q4_0: (multiply_q4_0, rows_of_q4_0),
     Form.Q4_1: (multiply_q4_1, rows_of_q4_1),
     Form.Q4_K: (multiply_q4_k, rows_of_q4_k),
     Form.I8: (multiply_i8, rows_of_i8),
+    Form.F16: (multiply_f16, rows_of_f16),
 }
 """Machine code is kept between runs of what a module has by name, not of what a function made."""
 

@@ -32,6 +32,7 @@ class Form(IntEnum):
     Q4_K   256 inputs: two factors fp16, then eight times of 32 inputs: scales and lowest numbers, a byte
            each and times those factors; the same
     I8     any inputs: scales and lowest numbers fp32; a byte a number, signed
+    F16    any inputs: fp16 numbers, of no scale
     """
 
     Q8_0 = 0
@@ -39,11 +40,13 @@ class Form(IntEnum):
     Q4_1 = 2
     Q4_K = 3
     I8 = 4
+    F16 = 5
 
     @property
     def head_bytes(self) -> int:
         """In front of the numbers of inputs that share scales, for 16 outputs."""
-        return LANES * {Form.Q8_0: 2, Form.Q4_0: 2, Form.Q4_1: 4, Form.Q4_K: 2, Form.I8: 8}[self]
+        sizes = {Form.Q8_0: 2, Form.Q4_0: 2, Form.Q4_1: 4, Form.Q4_K: 2, Form.I8: 8, Form.F16: 0}
+        return LANES * sizes[self]
 
     @property
     def whole_head_bytes(self) -> int:
@@ -52,8 +55,13 @@ class Form(IntEnum):
 
     @property
     def per_byte(self) -> int:
-        """Numbers."""
-        return 1 if self in (Form.Q8_0, Form.I8) else 2
+        """Inputs whose numbers share bytes."""
+        return 1 if self in (Form.Q8_0, Form.I8, Form.F16) else 2
+
+    @property
+    def line_bytes(self) -> int:
+        """Of one input's numbers, for 16 outputs."""
+        return 2 * LANES if self is Form.F16 else LANES // self.per_byte
 
     @property
     def groups(self) -> int:
@@ -62,7 +70,7 @@ class Form(IntEnum):
 
     def block_bytes(self, group: int) -> int:
         """Of a block whose groups are of so many inputs, for 16 outputs."""
-        return self.whole_head_bytes + self.groups * (self.head_bytes + LANES * group // self.per_byte)
+        return self.whole_head_bytes + self.groups * (self.head_bytes + group * self.line_bytes)
 
 
 def quantised_tile(rows: int, vectors: int, form: Form) -> Callable[..., None]:
@@ -150,7 +158,7 @@ def walk(
     weight: where the first panel is, and how many; sizes: the depth, and inputs that share scales.
     """
     (address, panels), (depth, group) = weight, sizes
-    line_bytes = LANES // form.per_byte
+    line_bytes = form.line_bytes
     group_bytes = builder.add(INT64(form.head_bytes), builder.mul(group, INT64(line_bytes)))
     block_bytes = builder.add(INT64(form.whole_head_bytes), builder.mul(group_bytes, INT64(form.groups)))
     blocks = builder.udiv(depth, builder.mul(group, INT64(form.groups)))
@@ -190,7 +198,9 @@ def factors_of(builder: Any, form: Form, block: Any) -> tuple[Any, Any] | None:
 
 
 def scales_of(builder: Any, form: Form, head: Any, factors: tuple[Any, Any] | None) -> tuple[Any, Any]:
-    """A group's scale and lowest number, the latter None where it is 0."""
+    """A group's scale, None where it is 1, and lowest number, None where it is 0."""
+    if form is Form.F16:
+        return None, None
     if form is Form.Q4_K:
         assert factors is not None
         scale, lowest = (
@@ -212,6 +222,8 @@ def scales_of(builder: Any, form: Form, head: Any, factors: tuple[Any, Any] | No
 
 def quants_of(builder: Any, form: Form, line: Any) -> list[Any]:
     """The numbers of one input, or of two that share bytes, as fp32."""
+    if form is Form.F16:
+        return [half_floats(builder, line)]
     if form.per_byte == 1:
         return [bytes_of(builder, line, signed=True)]
     words = builder.zext(load_bytes(builder, line), WORDS)
@@ -221,6 +233,8 @@ def quants_of(builder: Any, form: Form, line: Any) -> list[Any]:
 
 
 def number_of(builder: Any, quant: Any, scale: Any, lowest: Any) -> Any:
+    if scale is None:
+        return quant
     if lowest is None:
         return builder.fmul(scale, quant)
     return builder.call(fused(builder), [scale, quant, lowest])
