@@ -237,6 +237,22 @@ def test_a_part_without_what_its_stages_read(broken: Path, part: str, files: lis
         open_directory(str(broken))
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (None, r"voice lacks phonemes\.safetensors"),
+        ("{", r"phonemes\.json cannot be read as JSON"),
+        ('{"network": {}, "dictionary": []}', r"phonemes\.json has no dictionary, second_dictionary"),
+    ],
+)
+def test_phonemes_are_looked_at_before_anything_is_loaded(broken: Path, written: str | None, told: str):
+    (broken / "voice" / "phonemes.json").write_text(written or "{}")
+    if written is not None:
+        (broken / "voice" / "phonemes.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=told):
+        open_directory(str(broken))
+
+
 @pytest.mark.parametrize(("key", "symbols"), [("phonemize", "phonemes"), ("is_uroman", "romanised text")])
 def test_a_voice_of_anything_but_characters(broken: Path, key: str, symbols: str):
     edit(broken / "voice" / "tokenizer_config.json", **{key: True})

@@ -24,8 +24,9 @@ from transformers import (
 from typer.testing import CliRunner
 
 from antiphon.checkpoint import talk
+from antiphon.checkpoint.made_files import changed_files
 from antiphon.checkpoint.packages import Package, sha256_of
-from antiphon.checkpoint.side_files import read_json
+from antiphon.checkpoint.side_files import read_json, write_json
 from antiphon.checkpoint.talk import PHONEMES, THINKER, TRANSCRIBER, VOICE, make_talk
 from antiphon.checkpoint.talk_thinker import THINKER_FILE
 from antiphon.checkpoint.talk_transcriber import TRANSCRIBER_FOLDER
@@ -406,6 +407,25 @@ def test_a_bad_package_leaves_nothing(how: str, tmp_path: Path, monkeypatch: pyt
     assert {path.name for path in tmp_path.iterdir()} == {"wheels"}
 
 
+def test_files_that_are_not_as_they_were_made_are_named(tmp_path: Path) -> None:
+    assert changed_files(tmp_path) == [], "of what nothing is known"
+    (tmp_path / "part").mkdir()
+    for name in ("one", "two", "three"):
+        (tmp_path / "part" / name).write_text(name)
+    hashes = {name: sha256_of(tmp_path / "part" / name) for name in ("one", "two", "three")}
+    write_json(tmp_path / "part" / "PROVENANCE.json", {"files": hashes})
+    assert changed_files(tmp_path) == changed_files(tmp_path / "part") == []
+    (tmp_path / "part" / "one").write_text("eno")
+    (tmp_path / "part" / "two").unlink()
+    assert changed_files(tmp_path) == [
+        f"{tmp_path / 'part' / 'one'} has changed since it was made",
+        f"{tmp_path / 'part' / 'two'} is missing",
+    ]
+    write_json(tmp_path / "part" / "PROVENANCE.json", {"files": ["one"]})
+    with pytest.raises(CheckpointError, match="names no files with their hashes"):
+        changed_files(tmp_path)
+
+
 def test_a_directory_that_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(CheckpointError, match="is not an empty directory"):
@@ -429,9 +449,19 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Apache-2.0" in made.output
     assert talk.announcement() in made.output, "each line as it is, not wrapped at 80 columns"
     again = CliRunner().invoke(app, command)
-    assert again.exit_code == 1
-    assert "not an empty directory" in again.output
+    assert again.exit_code == 0, again.output
+    assert "is there already, and its files are as they were made" in again.output
     assert "fetches" not in again.output
+    with (tmp_path / "made" / "thinker" / "model.safetensors").open("ab") as file:
+        file.write(b"!")
+    (tmp_path / "made" / "voice" / "vocab.json").unlink()
+    for looks in (command, ["doctor", "--model", str(tmp_path / "made")]):
+        changed = CliRunner().invoke(app, looks)
+        assert changed.exit_code == 1
+    changed = CliRunner().invoke(app, command)
+    assert "thinker/model.safetensors has changed since it was made" in changed.output
+    assert "voice/vocab.json is missing" in changed.output
+    assert "model.safetensors has changed" not in again.output
     assert CliRunner().invoke(app, [*command, "--if-missing"]).exit_code == 0
 
 

@@ -107,3 +107,22 @@ def test_odd_sizes_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not quantised.can_lay_out_quantised(weight("Q8_0", 40, 64))
     odd = Groups(np.ones((16, 1), np.float32), np.zeros((16, 1), np.float32), np.ones((16, 1, 6), np.int8))
     assert not quantised.can_lay_out_quantised(eight_bits(odd, 6))
+
+
+@pytest.mark.parametrize("sizes", [(112, 512), (64, 1024)])
+def test_what_fp16_holds_is_kept_in_it(sizes: tuple[int, int]) -> None:
+    weight = noise(*sizes).half().float()
+    halves, whole = quantised.in_half_panels(weight), panels.lay_out(weight)
+    assert halves is not None
+    assert (halves.dtype, halves.nbytes, quantised.depth_of(halves)) == (
+        torch.float16,
+        2 * weight.numel(),
+        sizes[1],
+    )
+    for rows in (0, 1, 2, 3, 4, 5, 8, 9, 17, 150):
+        x = noise(rows, sizes[1])
+        assert torch.equal(quantised.times_quantised(x, halves), panels.times_panels(x, whole))
+    chosen = torch.tensor([sizes[0] - 1, 0, 17])
+    assert torch.equal(quantised.rows_of_panels(halves, chosen), weight[chosen])
+    weight[3, 5] = 1 + 2**-12
+    assert quantised.in_half_panels(weight) is None

@@ -35,6 +35,10 @@ text models.
 """
 
 
+PHONEME_KEYS = ("network", "dictionary", "second_dictionary")
+"""What phonemes.json holds."""
+
+
 def parts_of(
     path: Path, config: Mapping[str, Any], progress: Callable[[str], None] | None = None
 ) -> dict[str, Path]:
@@ -133,6 +137,7 @@ def _check_side_files(parts: Mapping[str, Path]) -> None:
 def _check_symbols(voice: Path) -> None:
     """Raise CheckpointError unless what the voice reads can be made of text."""
     if has(voice, "phonemes.json"):
+        _check_phonemes(voice)
         return
     check_present(voice, {name: has(voice, name) for name in ("vocab.json", "tokenizer_config.json")})
     config = read_json(voice / "tokenizer_config.json", "")
@@ -142,6 +147,15 @@ def _check_symbols(voice: Path) -> None:
                 f"{voice / 'tokenizer_config.json'}: {key} is true, and nothing here makes {symbols} of text."
                 " Use a voice of characters, such as facebook/mms-tts-eng"
             )
+
+
+def _check_phonemes(voice: Path) -> None:
+    """Raise CheckpointError unless the dictionaries can be read, and what stands beside them is there."""
+    check_present(voice, {name: has(voice, name) for name in ("vocab.json", "phonemes.safetensors")})
+    found = read_json(voice / "phonemes.json", "")
+    lacking = [key for key in PHONEME_KEYS if not isinstance(found.get(key), dict)]
+    if lacking:
+        raise CheckpointError(f"{voice / 'phonemes.json'} has no {', '.join(lacking)}. Fetch the file again")
 
 
 def _directory(part: str, named: str, progress: Callable[[str], None] | None) -> Path:

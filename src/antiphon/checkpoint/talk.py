@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.checkpoint.packages import MEGABYTE, Package, fetch, read_member, sha256_of
-from antiphon.checkpoint.side_files import write_json
+from antiphon.checkpoint.side_files import read_json, write_json
 from antiphon.checkpoint.talk_thinker import write_thinker
 from antiphon.checkpoint.talk_transcriber import write_transcriber
 from antiphon.checkpoint.talk_voice import write_phonemes, write_voice
@@ -120,6 +120,15 @@ def announcement() -> str:
     return "\n".join(
         [f"fetches {total:.0f} MB, and writes {CONVERTED_BYTES / MEGABYTE:.0f} MB of safetensors:", *rows]
     )
+
+
+def is_talk(directory: Path) -> bool:
+    """Whether a directory holds what `make_talk` makes."""
+    config = directory / "config.json"
+    try:
+        return config.exists() and read_json(config, "") == CONFIG
+    except CheckpointError:
+        return False
 
 
 def check_places(directory: Path, packages: Path | None) -> None:

