@@ -19,6 +19,9 @@ PIPECAT := pipecat-ai[openai]==1.14.0
 LIVEKIT := livekit-agents==1.8.9 livekit-plugins-openai==1.8.9
 JS := @openai/agents-realtime@0.20.0 ws@8.23.0
 
+# Without a GPU torch is the CPU build, of an index of its own: PyPI's for Linux on x86 brings CUDA, gigabytes of it.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,--extra-index-url https://download.pytorch.org/whl/cpu)
+
 # A hundred processes of the tests would each compile what they import.
 unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -36,7 +39,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Antiphon needs Python 3.11 or newer; set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH_INDEX) torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	$(BIN)/pyright --version
 	@touch $(READY)
