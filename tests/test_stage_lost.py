@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("forked_processe
 TALKER = 2
 """Among an engine's processes, which are started in the order of the pipeline."""
 BACK_S = 60
+SOON_S = 3.0
+"""A tenth of that where nobody else uses the machine. A limit of silence is a minute."""
 
 
 def stage_pids() -> list[int]:
@@ -73,7 +75,7 @@ async def test_who_speaks_is_told_and_the_conversation_goes_on(tiny_checkpoint: 
         os.kill(talker, signal.SIGKILL)
         killed = time.monotonic()
         lost = await ended(speaker)
-        assert time.monotonic() - killed < 1.0
+        assert time.monotonic() - killed < SOON_S
         assert lost.status == "failed"
         assert lost.status_details.error.code == "stage_lost"
         assert (await ended(reader)).status in ("completed", "incomplete"), "who reads needs no voice"

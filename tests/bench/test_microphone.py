@@ -46,6 +46,10 @@ def microphone(wire: Wire, *, is_open: bool) -> tuple[Microphone, asyncio.Task[N
     return made, asyncio.create_task(made.run())
 
 
+LATE_S = 0.3
+"""A busy machine may be so much. What a slow writer costs would come to more, if it added up."""
+
+
 @pytest.mark.parametrize("slow_s", [0.0, 0.03])
 async def test_a_second_takes_a_second(slow_s: float) -> None:
     """Frames leave when they have been spoken, and a slow writer does not add up."""
@@ -53,10 +57,10 @@ async def test_a_second_takes_a_second(slow_s: float) -> None:
     speaker, running = microphone(wire, is_open=False)
     start_s = time.monotonic()
     await speaker.say(bytes(24_000))
-    assert time.monotonic() - start_s == pytest.approx(0.5 + slow_s, abs=0.04)
+    assert 0.49 <= time.monotonic() - start_s < 0.5 + slow_s + LATE_S
     assert sum(length_s for _, length_s in wire.frames) == pytest.approx(0.5, abs=0.001)
     for number, (at_s, _) in enumerate(wire.frames[:-1], 1):
-        assert at_s - start_s == pytest.approx(0.04 * number, abs=0.035)
+        assert -0.01 <= at_s - start_s - 0.04 * number < LATE_S
     running.cancel()
 
 

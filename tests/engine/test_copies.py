@@ -69,7 +69,7 @@ def test_a_slower_link_takes_as_long_as_it_says() -> None:
     landed(pool, "high", 0)
     (done,) = mover.poll()
     assert isinstance(done, CopyDone)
-    assert 0.216 <= done.seconds < 2
+    assert 0.216 <= done.seconds < 20
     assert torch.equal(pool.device["high"][2][1][1], pool.host["high"][2][1][1])
 
 

@@ -32,6 +32,8 @@ WAYS = {"": {}, "a step ahead, over tcp": {"depth": 1, "links": TCP}}
 STAGES = ("encoders", "thinker", "talker", "code2wav")
 SPEECH_STAGES = ("talker", "code2wav")
 BACK_S = 60.0
+SOON_S = 3.0
+"""A tenth of that where nobody else uses the machine. A limit of silence is a minute."""
 
 CASES: dict[str, Callable[[World], None]] = {
     "batched": reference.test_batched,
@@ -112,7 +114,7 @@ def test_a_stage_is_killed_under_load(apart: World, victim: str, after: int) -> 
     while victim not in talk.driver.lost:
         talk.step()
     talk.step()
-    assert time.monotonic() - killed < 1.0
+    assert time.monotonic() - killed < SOON_S
     ended = {name: talk.said[f"{name}-0"].end for name in first}
     talk.run()
     for name, item in first.items():

@@ -163,7 +163,7 @@ def test_a_stopwatch_counts_what_a_thread_does() -> None:
     while time.thread_time() - before < 0.02:
         pass
     seconds = watch.stop()
-    assert 0.015 < seconds < 0.5
+    assert 0.015 < seconds < 5
     watch.start()
     time.sleep(0.02)
     assert watch.stop() >= 0.015

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -100,6 +100,15 @@ async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def leaves(asking: Coroutine[Any, Any, Any], once: Callable[[], bool]) -> None:
+    """A client asks, and closes its connection once this holds."""
+    task = asyncio.create_task(asking)
+    await eventually(once)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @asynccontextmanager

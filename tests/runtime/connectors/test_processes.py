@@ -20,6 +20,8 @@ from antiphon.runtime.connectors.port import Array, Connector, Message
 from fakes.links import SECRET, drain, readable
 
 FAR_END = Path(__file__).parents[2] / "fakes" / "far_end.py"
+SOON_S = 3.0
+"""A tenth of that where nobody else uses the machine. A limit of silence is a minute."""
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def test_last_words_arrive(way: str) -> None:
 
 
 def test_a_killed_peer_is_noticed(way: str) -> None:
-    """Within a second, by a descriptor that is readable and stays so, while it held messages."""
+    """At once, by a descriptor that is readable and stays so, while it held messages."""
     with process(way) as (near, far):
         for _ in range(4):
             near.send(Message("c", "hold", arrays=(big(1 << 20),)))
@@ -102,7 +104,7 @@ def test_a_killed_peer_is_noticed(way: str) -> None:
         killed = time.monotonic()
         with pytest.raises(PeerLost, match=r"killed|reset"):
             drain(near, [])
-        assert time.monotonic() - killed < 1.0
+        assert time.monotonic() - killed < SOON_S
         assert readable(near)
         assert not near.can_send("c")
         with pytest.raises(PeerLost):
@@ -164,7 +166,7 @@ def test_this_process_is_killed() -> None:
     first.kill()
     first.wait()
     first.stdout.close()
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + SOON_S
     while runs(pid):
         assert time.monotonic() < deadline, "the other process goes on"
         time.sleep(0.01)

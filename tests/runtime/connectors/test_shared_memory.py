@@ -61,7 +61,7 @@ def test_a_body_that_was_announced_and_does_not_come_holds_nobody_up() -> None:
     assert readable(link, 5.0)
     before = time.monotonic()
     assert link.poll() == []
-    assert time.monotonic() - before < 1.0
+    assert time.monotonic() - before < 4.0, "and not until a limit of silence"
     other.close()
     with pytest.raises(PeerLost):
         link.poll()
