@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from antiphon import Omni, Request
 from antiphon.checkpoint.demo import make_demo
-from antiphon.nn.cpu import has_compiler
+from antiphon.nn.cpu import has_compiler, keeps_quantised
 
 
 def main() -> None:
@@ -27,6 +27,16 @@ def main() -> None:
         omni.generate([Request("hello", max_tokens=4)])
         command = [sys.executable, test_vectors.__file__, str(Path(folder) / "results.pt")]
         subprocess.run(command, env=os.environ | told, check=True)
+    if keeps_quantised():
+        compile_products_of_quantised_weights()
+
+
+def compile_products_of_quantised_weights() -> None:
+    from antiphon.nn.cpu.quantised import Form, picking_loop, quantised_loop
+
+    for form in Form:
+        quantised_loop(form)
+        picking_loop(form)
 
 
 if __name__ == "__main__" and has_compiler():

@@ -22,7 +22,11 @@ from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from fakes.serving import greedy, serving
 from wire.harness import message
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.usefixtures("forked_processes"),
+]
 
 TURN_S = 60
 

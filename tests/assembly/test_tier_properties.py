@@ -165,7 +165,7 @@ def test_people_come_back_and_what_they_hear_decides() -> None:
 
 @pytest.mark.timeout(600)
 def test_people_come_back() -> None:
-    run_state_machine_as_test(Returning, settings=live(6, 40))
+    run_state_machine_as_test(Returning, settings=live(5, 40))
 
 
 @pytest.mark.slow

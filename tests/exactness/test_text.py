@@ -187,8 +187,7 @@ def test_readers_give_way_over_a_slow_link_that_fails(
     assert driver.node.stages.ar["thinker"].tiers.fetches.num_fetched_blocks > 0
 
 
-@pytest.mark.parametrize("host_kv_tokens", [0, 2048])
-@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize(("depth", "host_kv_tokens"), [(0, 2048), (1, 0), (1, 2048)])
 def test_readers_give_way_to_each_other(
     omni: Omni, checkpoint: Path, expected: list[list[int]], depth: int, host_kv_tokens: int
 ) -> None:

@@ -62,7 +62,7 @@ def test_any_batch(rows: Rows, block: int, cuts: list[int], heads: tuple[int, in
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", [2, 8, 64, 128, 256])
+@pytest.mark.parametrize("dim", [2, 64, 256])
 def test_heads_of_any_size(dim: int, dtype: torch.dtype) -> None:
     check([(0, 1), (37, 1), (5, 9)], (4, 2), dim, dtype)
 
@@ -72,7 +72,7 @@ def test_heads_that_share_a_kv_head(group: int) -> None:
     check([(0, 1), (20, 1), (3, 7)], (group, 1), 16, torch.float32)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5, 7])
+@pytest.mark.parametrize("splits", [1, 2, 7])
 @pytest.mark.parametrize("rows", [[(0, 1), (300, 1), (63, 1)], [(64, 1), (2, 70), (255, 1)]], ids=str)
 def test_split_rows_are_put_together(rows: Rows, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a short row has nothing in most of the splits."""

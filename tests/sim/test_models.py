@@ -55,7 +55,7 @@ def test_everybody_is_answered_on_either_preset(model: str, preset: str) -> None
     assert found["continuity"] == 1
     stages = {unit.stage for unit in node_of(model).placed}
     assert stages == {stage.name for stage in find_graph(node_of(model).graph).stages}
-    if preset == "liveserve":
+    if (model, preset) == (QWEN25, "liveserve"):
         assert played(model, preset).log == outcome.log, "the same again"
 
 
