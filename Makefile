@@ -35,12 +35,14 @@ CHECKS := check-types check-lint check-format check-floors
 
 setup: $(READY)
 
+# pip would compile fifteen thousand modules one after another. Some packages ship templates that are none.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Antiphon needs Python 3.11 or newer; set PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH_INDEX) torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt $(TORCH_INDEX) torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --group dev
+	@$(BIN)/python -m compileall -qq -j 2 $(VENV)/lib || true
 	$(BIN)/pyright --version
 	@touch $(READY)
 
