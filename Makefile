@@ -19,8 +19,8 @@ PIPECAT := pipecat-ai[openai]==1.14.0
 LIVEKIT := livekit-agents==1.8.9 livekit-plugins-openai==1.8.9
 JS := @openai/agents-realtime@0.20.0 ws@8.23.0
 
-# Without a GPU torch is the CPU build, of an index of its own: PyPI's for Linux on x86 brings CUDA, gigabytes of it.
-TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,--extra-index-url https://download.pytorch.org/whl/cpu)
+# Options of pip for torch: PyPI's build for Linux on x86 brings CUDA, gigabytes of it; an index of CPU builds does not.
+TORCH_INDEX ?=
 
 # A hundred processes of the tests would each compile what they import.
 unexport PYTHONDONTWRITEBYTECODE
