@@ -181,6 +181,7 @@ async def test_a_killed_engine_ends_its_responses(
 ) -> None:
     """A broken listener does not keep the others from hearing of it, broken messages do not kill it, and a
     later life has a record of its own."""
+    caplog.set_level("INFO")
     record = tmp_path / "a.record"
     await engine.start(Start(str(writer_checkpoint), "x", CPU, str(record)), silent)
 
@@ -208,6 +209,7 @@ async def test_a_killed_engine_ends_its_responses(
     assert engine.comes_back
     before = record.read_bytes()
     await until(lambda: engine.alive, 60)
+    assert "the engine runs again" in caplog.text
     assert record.read_bytes() == before
     assert (tmp_path / "a.record.2").stat().st_size
     engine.send(ResponseRequested("a", "again", "j"))

@@ -224,6 +224,7 @@ class EngineProcess:
                 await asyncio.sleep(wait_s)
                 try:
                     await self._begin(order, logged_progress())
+                    log.info("the engine runs again")
                 except Exception as error:  # whatever it is, it is tried again
                     log.error("the engine does not start: %s", error)
                     order = msgspec.structs.replace(order, record=None)  # which may be why
