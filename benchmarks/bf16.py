@@ -4,11 +4,15 @@
     python benchmarks/bf16.py checkpoints/talk/thinker
 
 Both compute by turns in one process from the same weights: `cpu` widens them to fp32, as `--dtype float32`
-does, `cpu-bf16` is what `--dtype auto` takes. Times are the fastest of `--repeats`, in ms.
+does, `cpu-bf16` is what `--dtype auto` takes. Times are the fastest of `--repeats`, in ms; with `--shared`
+those of one thread's own running time, for a machine that others use too.
 
-products   all layers' gate and up, weights from memory; torch's is its faster one, plain or packed
-prompts    one prompt, from the first layer to the score of its last token, and of that the products alone
-steps      decode steps of so many rows with 128 cached tokens each
+shapes     single products of many rows, by AMX where there is one, in pairs (AVX512-BF16) and torch's faster
+           one, plain or packed
+products   all layers' gate and up, weights from memory; torch's as above
+prompts    one prompt, from the first layer to the score of its last token, in pairs too, and of that the
+           products alone
+steps      decode steps of so many rows with 128 cached tokens each, in pairs too
 agreement  how often the highest score is the same token's and how far scores lie from fp32's: in fp32's own
            greedy replies to QUESTIONS, all of them in one batch, and in a text that it did not write, 64
            tokens a step; each token is scored behind the same ones
@@ -20,7 +24,8 @@ import antiphon  # noqa: F401  # isort: skip  # before torch: it says how OpenMP
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,19 @@ from antiphon.nn.cpu import panels
 from antiphon.nn.step import StepInputs, Steps
 
 WAYS = "cpu", "cpu-bf16"
+PAIRS = "cpu-bf16 in pairs"
+TIMED = *WAYS, PAIRS
+SHAPES = (
+    *((576, 1536), (1536, 576), (576, 576), (576, 49152)),
+    *((1024, 1024), (1024, 4096), (4096, 1024), (4096, 4096)),
+)
+"""Inputs and outputs."""
+
+SHAPE_BYTES = 8 << 20
+"""Of as many weights as are multiplied one after the other, each with the same rows: a core's second cache
+does not hold them, as it does not in a model."""
+
+SHAPE_ROWS = 128, 512, 1024, 2048
 BLOCK = 16
 PRODUCT_ROWS = 1, 8, 16, 32, 64, 128, 512, 1024, 2048
 PROMPTS = 64, 128, 512, 1024, 2048
@@ -65,19 +83,34 @@ QUESTIONS = (
 TEXT = Path(__file__).parents[1] / "docs" / "measuring.md"
 
 
+clock = time.perf_counter
+
+
+@contextmanager
+def without_amx() -> Iterator[None]:
+    """Products and attention made within are in pairs, as on a CPU without it."""
+    has_amx, panels.has_amx = panels.has_amx, lambda: False
+    try:
+        yield
+    finally:
+        panels.has_amx = has_amx
+
+
 def spans_by_turns(works: Sequence[Callable[[], Any]], repeats: int) -> list[list[float]]:
     """Milliseconds of each one's runs."""
     spans: list[list[float]] = [[] for _ in works]
     for _ in range(repeats):
         for work, taken in zip(works, spans, strict=True):
-            started = time.perf_counter()
+            started = clock()
             work()
-            taken.append(1e3 * (time.perf_counter() - started))
+            taken.append(1e3 * (clock() - started))
     return spans
 
 
 def by_turns(works: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Milliseconds of each one's fastest run."""
+    """Milliseconds of each one's fastest run, after one that isn't timed."""
+    for work in works:
+        work()
     return [round(min(taken), 3) for taken in spans_by_turns(works, repeats)]
 
 
@@ -89,11 +122,12 @@ class Model:
         self.thinker: Thinker = Loader(opened, lambda *_: None).decoder("thinker")
         self.decoder, self.stops = self.thinker.decoder, torch.tensor(opened.node.ar["thinker"].stop_ids)
         self.steps: dict[str, Steps] = {way: BACKENDS[way].steps_for(self.decoder.stack) for way in WAYS}
+        self.steps[PAIRS] = BACKENDS["cpu-bf16"].steps_for(self.decoder.stack)
         tokenizer = load_tokenizer(opened.checkpoint.path)
         self.ids = tokenizer(TEXT.read_text(encoding="utf-8")).input_ids
         template = load_template(opened.checkpoint.path, tokenizer)
         self.questions = [
-            tokenizer(template([{"role": "user", "content": question}], None)).input_ids
+            tokenizer(template([{"role": "user", "content": question}], None, {})).input_ids
             for question in QUESTIONS
         ]
 
@@ -112,15 +146,20 @@ class Model:
         batch = PagedBatch.build(new, cached, tables, BLOCK)
         step = StepInputs(self.thinker.embed(ids), places, over(pages, batch), wanted)
         self.decoder.steps = self.steps[way]
-        return self.decoder.logits(self.decoder.forward(step)[0])
+        with without_amx() if way == PAIRS else nullcontext():
+            return self.decoder.logits(self.decoder.forward(step)[0])
 
 
 class Products:
-    """Rows of zeros times each of these weights in panels, in order."""
+    """Rows of zeros times each of these weights in panels, in order. Weights of one size share the memory
+    that is read and written, as those of a decoder do."""
 
     def __init__(self, weights: Sequence[Tensor], rows: int, *, rounds: bool) -> None:
         self._threads = torch.get_num_threads()
-        self._held = [(torch.zeros(rows, w.shape[1]), torch.empty(rows, 16 * len(w)), w) for w in weights]
+        depths, widths = {w.shape[1] for w in weights}, {16 * len(w) for w in weights}
+        rows_of = {depth: torch.zeros(rows, depth) for depth in depths}
+        sums_of = {width: torch.empty(rows, width) for width in widths}
+        self._held = [(rows_of[w.shape[1]], sums_of[16 * len(w)], w) for w in weights]
         self._jobs = [panels.product_job(x, w, out, self._threads, rounds=rounds) for x, out, w in self._held]
         for job in self._jobs:
             job.rows = rows
@@ -130,10 +169,10 @@ class Products:
             panels.product_loop().run(job, self._threads)
 
 
-def products(model: Model, rows: int, repeats: int) -> dict[str, Any]:
-    weights = [layer.gate_up for layer in model.decoder.layers]
-    out, depth = 16 * len(weights[0]), weights[0].shape[1]
-    plain, x = [torch.zeros(out, depth).bfloat16() for _ in weights], torch.zeros(rows, depth).bfloat16()
+def torchs(sizes: tuple[int, int], count: int, rows: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Torch's products in bf16 of so many rows with `count` weights [out, in], as they are and packed."""
+    plain = [torch.zeros(*sizes).bfloat16() for _ in range(count)]
+    x = torch.zeros(rows, sizes[1]).bfloat16()
     packed = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in plain]
 
     def torchs_packed() -> None:
@@ -144,24 +183,57 @@ def products(model: Model, rows: int, repeats: int) -> dict[str, Any]:
         for weight in plain:
             F.linear(x, weight)
 
+    return torchs_plain, torchs_packed
+
+
+def shape(sizes: tuple[int, int], rows: int, repeats: int) -> dict[str, Any]:
+    depth, out = sizes
+    count = -(-SHAPE_BYTES // (2 * out * depth))
+    weights = [panels.lay_out(torch.zeros(out, depth)) for _ in range(count)]
+    ours = Products(weights, rows, rounds=True)
+    with without_amx():
+        pairs = Products(weights, rows, rounds=True)
+    bf16, in_pairs, *others = by_turns((ours, pairs, *torchs((out, depth), count, rows)), repeats)
+    return {
+        "sizes": list(sizes),
+        "weights": count,
+        "rows": rows,
+        "bf16_ms": bf16,
+        "pairs_ms": in_pairs,
+        "torch_bf16_ms": min(others),
+        "over_pairs": round(in_pairs / bf16, 2),
+        "of_torchs_speed": round(min(others) / bf16, 2),
+        "gflop_per_s": round(2e-6 * rows * out * depth * count / bf16),
+    }
+
+
+def products(model: Model, rows: int, repeats: int) -> dict[str, Any]:
+    weights = [layer.gate_up for layer in model.decoder.layers]
+    out, depth = 16 * len(weights[0]), weights[0].shape[1]
     ours = [Products(weights, rows, rounds=rounds) for rounds in (False, True)]
-    fp32, bf16, *torchs = by_turns((*ours, torchs_plain, torchs_packed), repeats)
+    with without_amx():
+        ours.append(Products(weights, rows, rounds=True))
+    others = torchs((out, depth), len(weights), rows)
+    fp32, bf16, in_pairs, *others = by_turns((*ours, *others), repeats)
     return {
         "rows": rows,
         "fp32_ms": fp32,
         "bf16_ms": bf16,
-        "torch_bf16_ms": min(torchs),
+        "pairs_ms": in_pairs,
+        "torch_bf16_ms": min(others),
         "gain": round(fp32 / bf16, 2),
-        "of_torchs_speed": round(min(torchs) / bf16, 2),
+        "of_torchs_speed": round(min(others) / bf16, 2),
         "gflop_per_s": round(2e-6 * rows * out * depth * len(weights) / bf16),
     }
 
 
-def gained(fp32: float, bf16: float, tokens: int) -> dict[str, Any]:
-    """Of so many tokens, milliseconds both ways."""
+def gained(spans: Sequence[float], tokens: int) -> dict[str, Any]:
+    """Of so many tokens, milliseconds by the ways of TIMED."""
+    fp32, bf16, in_pairs = spans
     return {
         "fp32_ms": fp32,
         "bf16_ms": bf16,
+        "pairs_ms": in_pairs,
         "gain": round(fp32 / bf16, 2),
         "tokens_per_s": round(1e3 * tokens / bf16),
     }
@@ -169,24 +241,20 @@ def gained(fp32: float, bf16: float, tokens: int) -> dict[str, Any]:
 
 def prompts(model: Model, tokens: int, repeats: int) -> dict[str, Any]:
     ids, pages = torch.tensor(model.ids[:tokens]), model.pages(1, tokens)
-    works = [lambda way=way: model.run(way, ids, [tokens], [0], pages) for way in WAYS]
+    works = [lambda way=way: model.run(way, ids, [tokens], [0], pages) for way in TIMED]
     weights = [w for layer in model.decoder.layers for w in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-    fp32, bf16, alone = by_turns([*works, Products(weights, tokens, rounds=True)], repeats)
+    *spans, alone = by_turns([*works, Products(weights, tokens, rounds=True)], repeats)
     return {
         "tokens": tokens,
-        **gained(fp32, bf16, tokens),
-        "over_products_alone": round(bf16 / alone, 2),
+        **gained(spans, tokens),
+        "over_products_alone": round(spans[1] / alone, 2),
     }
 
 
 def steps(model: Model, rows: int, repeats: int) -> dict[str, Any]:
     ids, pages = torch.tensor(model.ids[:rows]), model.pages(rows, CACHED + 1)
-    works = [lambda way=way: model.run(way, ids, [1] * rows, [CACHED] * rows, pages) for way in WAYS]
-    fp32, bf16 = by_turns(works, repeats)
-    return {
-        "rows": rows,
-        **gained(fp32, bf16, rows),
-    }
+    works = [lambda way=way: model.run(way, ids, [1] * rows, [CACHED] * rows, pages) for way in TIMED]
+    return {"rows": rows, **gained(by_turns(works, repeats), rows)}
 
 
 class Agreement:
@@ -245,12 +313,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--most", type=int, default=2048, help="no more rows or tokens are timed")
     parser.add_argument("--tokens", type=int, default=2048, help="scored for the agreement, each way")
-    parser.add_argument("--only", nargs="*", default=("products", "prompts", "steps", "agreement"))
+    parser.add_argument("--only", nargs="*", default=("shapes", "products", "prompts", "steps", "agreement"))
+    parser.add_argument("--shared", action="store_true", help="of one thread, on a machine that others use")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if arguments.shared:
+        global clock
+        arguments.threads, clock = 1, time.thread_time
     torch.set_num_threads(arguments.threads)
     result: dict[str, Any] = {"checkpoint": arguments.checkpoint.name, "threads": arguments.threads}
     with torch.inference_mode():
+        if "shapes" in arguments.only:
+            rows = [rows for rows in SHAPE_ROWS if rows <= arguments.most]
+            result["shapes"] = [shape(sizes, r, arguments.repeats) for sizes in SHAPES for r in rows]
         model = Model(arguments.checkpoint)
         for name, work, sizes in (
             ("products", products, PRODUCT_ROWS),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from antiphon.nn.cpu.compiler import has_compiler, has_feature, has_pairs, told_of_kernels
+from antiphon.nn.cpu.compiler import has_amx, has_compiler, has_feature, has_pairs, told_of_kernels
 from antiphon.nn.cpu.paged import cpu_attention
 
 if TYPE_CHECKING:
@@ -50,14 +50,19 @@ VECTORS = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
     "avx512bf16": "AVX512-BF16",
-    "amx-bf16": "AMX in bf16 (not used, unverified)",
+    "amx-bf16": "AMX in bf16",
 }
 """What CPUs have, by LLVM's names."""
+
+REFUSED = "AMX in bf16 (not used: Linux refuses its registers)"
 
 
 def vectors() -> list[str]:
     """Names of what this CPU has, for people; none without a compiler, which alone would use it."""
-    return [name for feature, name in VECTORS.items() if has_compiler() and has_feature(feature)]
+    if not has_compiler():
+        return []
+    names = [name for feature, name in VECTORS.items() if has_feature(feature)]
+    return [REFUSED if name == VECTORS["amx-bf16"] and not has_amx() else name for name in names]
 
 
 def can_compile(weight: Tensor) -> bool:

@@ -17,10 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antiphon.nn.attention import PagedBatch
+from antiphon.nn.cpu.amx import TILE_TERMS, bytes_of_rows, lay_out_rows, rows_times_by_amx
 from antiphon.nn.cpu.blocks import softmax
 from antiphon.nn.cpu.compiler import compiled, lanes_of_registers
 from antiphon.nn.cpu.openmp import Loop, copy, floats, integers, job_of, take, words
-from antiphon.nn.cpu.panels import panels_times, panels_times_in_pairs, round_numbers
+from antiphon.nn.cpu.panels import (
+    AMX,
+    WHOLE,
+    form_in_bf16,
+    panels_times,
+    panels_times_in_pairs,
+    round_numbers,
+)
 from antiphon.nn.cpu.tiles import LANES, LINE_BYTES, pair_lines
 
 Floats = NDArray[np.float32]
@@ -29,16 +37,19 @@ Ints = NDArray[np.int64]
 Places = tuple[int, int, int, int]
 """Addresses of an item's queries, of panels, of scores, and of what is rounded."""
 
+Sizes = tuple[int, int, int]
+"""An item's query heads, keys that it reads, and as many as a product is padded to."""
+
 MOST_ROWS = 128
 """Query heads of an item: enough for laying out keys and values to be little beside the products."""
 
 Job = job_of(
     "q out keys values tables chunks",
-    "num_chunks items longest tokens num_rows width block_size queries heads kv_heads dim num_slots in_pairs",
+    "num_chunks items longest tokens num_rows width block_size queries heads kv_heads dim num_slots form",
     "scale",
 )
 """`chunks` int64 [num_chunks, 5]: row, first token, tokens, keys before them, first item. An item has at most
-`queries` queries; `longest` are the keys of the longest row."""
+`queries` queries; `longest` are the keys of the longest row. `form` is a product's, as its job has it."""
 
 
 def can_take(block_size: int, dim: int) -> bool:
@@ -72,7 +83,8 @@ def lay_out_values(job: Any, row: int, head: int, count: int, values: Floats, pa
 
 @compiled
 def lay_out_key_pairs(job: Any, row: int, head: int, count: int, panels: Words) -> None:
-    """keys of one head as bf16 -> panels [count / 16 * d / 2, 16], a word for two of a key's numbers."""
+    """keys of one head as bf16 -> panels [count / 16 * d / 2, 16], a word for two of a key's numbers; zeros
+    behind them."""
     table, pairs = integers(job.tables, job.num_rows, job.width)[row], job.dim // 2
     key = np.empty(pairs, np.uint32)
     for first in range(0, count, LANES):
@@ -82,48 +94,79 @@ def lay_out_key_pairs(job: Any, row: int, head: int, count: int, panels: Words) 
             round_numbers(job.keys + 4 * place, job.dim, key.ctypes.data)
             for i in range(pairs):
                 panels[first // LANES * pairs + i, lane] = key[i]
+    clear(panels, count // LANES * pairs)
 
 
 @compiled
-def lay_out_value_pairs(job: Any, row: int, head: int, count: int, panels: int) -> None:
-    """values of one head as bf16 -> panels, an address, [d / 16 * count / 2, 16], a word for two neighbours'
-    numbers."""
-    table = integers(job.tables, job.num_rows, job.width)[row]
+def clear(panels: Words, first: int) -> None:
+    """Zeros from a line on."""
+    for line in range(first, len(panels)):
+        for lane in range(LANES):
+            panels[line, lane] = np.uint32(0)
+
+
+@compiled
+def lay_out_value_pairs(job: Any, row: int, head: int, sizes: Sizes, panels: int) -> None:
+    """values of one head as bf16 -> panels, an address, [d / 16 * padded / 2, 16], a word for two neighbours'
+    numbers; zeros behind them."""
+    table, (_, count, padded) = integers(job.tables, job.num_rows, job.width)[row], sizes
+    if padded > count:
+        clear(words(panels, job.dim // LANES * padded // 2, LANES), 0)
     for place in range(0, count, 2):
         slot = table[place // job.block_size] * job.block_size + place % job.block_size
         value = job.values + 4 * (slot * job.kv_heads + head) * job.dim
         following = value + 4 * job.kv_heads * job.dim
         for part in range(job.dim // LANES):
             across = LINE_BYTES * part
-            pair_lines(value + across, following + across, panels + LINE_BYTES * (part * count + place) // 2)
+            pair_lines(value + across, following + across, panels + LINE_BYTES * (part * padded + place) // 2)
 
 
 @compiled
-def score_keys(job: Any, row: int, head: int, sizes: tuple[int, int], places: Places) -> None:
-    """The products of the queries with the first `padded` keys of a head; sizes is (rows, padded)."""
-    (rows, padded), (x, panels, scores, spare) = sizes, places
+def times_in_bf16(
+    job: Any, x: int, spare: int, rows: int, panels: int, depth: int, count: int, out: int
+) -> None:
+    """Addresses: fp32 x [rows, depth], rounded into `spare`, times panels of pairs [count, depth, 16], into
+    out."""
+    width = count * LANES
+    if job.form == AMX:
+        lay_out_rows(x, rows, depth, spare)
+        rows_times_by_amx(spare, rows, panels, depth, count, out, width, 0, (0, 0), np.empty(1, np.int64))
+    else:
+        round_numbers(x, rows * depth, spare)
+        panels_times_in_pairs(spare, rows, panels, depth, count, out, width)
+
+
+@compiled
+def score_keys(job: Any, row: int, head: int, sizes: Sizes, places: Places) -> None:
+    """The products of the queries with the first keys of a head."""
+    (rows, held, padded), (x, panels, scores, spare) = sizes, places
     keys, count = floats(job.keys, job.num_slots * job.kv_heads, job.dim), padded // LANES
-    if job.in_pairs:
-        round_numbers(x, rows * job.dim, spare)
-        lay_out_key_pairs(job, row, head, padded, words(panels, count * job.dim // 2, LANES))
-        panels_times_in_pairs(spare, rows, panels, job.dim, count, scores, padded)
+    if job.form != WHOLE:
+        lay_out_key_pairs(job, row, head, held, words(panels, count * job.dim // 2, LANES))
+        times_in_bf16(job, x, spare, rows, panels, job.dim, count, scores)
     else:
         lay_out_keys(job, row, head, padded, keys, floats(panels, count * job.dim, LANES))
         panels_times(x, rows, panels, job.dim, count, scores, padded)
 
 
 @compiled
-def mix_values(job: Any, row: int, head: int, sizes: tuple[int, int], places: Places) -> None:
-    """The sums of the first `padded` values of a head by the queries' shares, in the place of the queries."""
-    (rows, padded), (x, panels, shares, spare) = sizes, places
+def mix_values(job: Any, row: int, head: int, sizes: Sizes, places: Places) -> None:
+    """The sums of the first values of a head by the queries' shares, in the place of the queries."""
+    (rows, _, padded), (x, panels, shares, spare) = sizes, places
     values, count = floats(job.values, job.num_slots * job.kv_heads, job.dim), job.dim // LANES
-    if job.in_pairs:
-        round_numbers(shares, rows * padded, spare)
-        lay_out_value_pairs(job, row, head, padded, panels)
-        panels_times_in_pairs(spare, rows, panels, padded, count, x, job.dim)
+    if job.form != WHOLE:
+        lay_out_value_pairs(job, row, head, sizes, panels)
+        times_in_bf16(job, shares, spare, rows, panels, padded, count, x)
     else:
         lay_out_values(job, row, head, padded, values, floats(panels, count * padded, LANES))
         panels_times(shares, rows, panels, padded, count, x, job.dim)
+
+
+@compiled
+def padded_to(job: Any, keys: int) -> int:
+    """As many keys as the products of so many are padded to."""
+    part = TILE_TERMS if job.form == AMX else LANES
+    return (keys + part - 1) // part * part
 
 
 @compiled
@@ -131,10 +174,11 @@ def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -
     """Some queries of a chunk, from `first` on, over one KV head, computed in the memory at `address`."""
     count, group = min(job.queries, chunk[2] - first), job.heads // job.kv_heads
     seen, rows = chunk[3] + first + 1, count * group
-    padded = (seen + count - 1 + LANES - 1) // LANES * LANES
+    held = (seen + count - 1 + LANES - 1) // LANES * LANES
+    padded = padded_to(job, held)
     panels = address + 4 * rows * job.dim
     scores = panels + 4 * padded * job.dim
-    sizes, places = (rows, padded), (address, panels, scores, scores + 4 * rows * padded)
+    sizes, places = (rows, held, padded), (address, panels, scores, scores + 4 * rows * padded)
     x, marks = floats(address, rows, job.dim), floats(scores, rows, padded)
     q = floats(job.q, job.tokens * job.heads, job.dim)
     out = floats(job.out, job.tokens * job.heads, job.dim)
@@ -157,9 +201,9 @@ def attend_chunks(pointer: Any) -> None:
     job = carray(pointer, 1)[0]
     chunks = integers(job.chunks, job.num_chunks, 5)
     rows = job.queries * (job.heads // job.kv_heads)
-    padded = (job.longest + LANES - 1) // LANES * LANES
-    spare = rows * max(job.dim, padded) if job.in_pairs else 0  # of two bytes each
-    numel = rows * job.dim + padded * job.dim + rows * padded + spare // 2
+    padded = padded_to(job, job.longest)
+    spare = bytes_of_rows(rows, max(job.dim, padded)) if job.form != WHOLE else 0
+    numel = rows * job.dim + padded * job.dim + rows * padded + spare // 4
     memory = np.empty(LANES + numel, np.float32)
     address = (memory.ctypes.data + 4 * LANES - 1) // (4 * LANES) * (4 * LANES)
     item, c = take(pointer, 1), 0
@@ -182,7 +226,7 @@ def chunk_job(q: Tensor, heads: tuple[int, int], out: Tensor, *, rounds: bool = 
     values are in their pages; out [n, H, d] becomes the attention of these tokens, others are left. rounds:
     what is multiplied is rounded to bf16, on a CPU that `has_pairs`."""
     job = Job(q=q.data_ptr(), out=out.data_ptr(), heads=heads[0], kv_heads=heads[1], dim=q.shape[-1])
-    job.scale, job.in_pairs = q.shape[-1] ** -0.5, rounds
+    job.scale, job.form = q.shape[-1] ** -0.5, form_in_bf16(job.dim) if rounds else WHOLE
     job.queries = max(1, MOST_ROWS * heads[1] // heads[0])
     return job
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +18,9 @@ ALLOWED = {"reassoc", "contract", "nsz", "arcp", "afn"}
 """What the compiler may assume of floats: any order of summation; NaN and infinity stay what they are."""
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+
+ARCH_PRCTL, ASK_FOR_REGISTERS, TILE_REGISTERS = 158, 0x1023, 18
+"""Linux's call, and what it is asked: ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA."""
 
 _one_at_a_time = threading.RLock()
 """Numba is told by a setting of the whole process where it keeps code."""
@@ -43,6 +49,28 @@ def lanes_of_registers() -> int:
 def has_pairs() -> bool:
     """Whether compiled loops may multiply in bf16: AVX512-BF16."""
     return has_compiler() and has_feature("avx512f") and has_feature("avx512bf16")
+
+
+def has_amx_instructions() -> bool:
+    """Whether this CPU multiplies tiles in bf16, AMX. With a compiler only."""
+    return has_feature("amx-tile") and has_feature("amx-bf16")
+
+
+@cache
+def has_amx() -> bool:
+    """Whether compiled loops may use AMX: the CPU has it beside AVX512-BF16, and the kernel allows this
+    process its registers, which it is asked for."""
+    return has_pairs() and has_amx_instructions() and allows_tiles()
+
+
+def allows_tiles() -> bool:
+    """Ask Linux for the tile registers, for all threads of this process."""
+    if not (sys.platform == "linux" and platform.machine() == "x86_64"):
+        return False
+    try:
+        return ctypes.CDLL(None).syscall(ARCH_PRCTL, ASK_FOR_REGISTERS, TILE_REGISTERS) == 0
+    except (AttributeError, OSError):
+        return False
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

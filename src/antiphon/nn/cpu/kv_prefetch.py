@@ -57,3 +57,12 @@ def put_pieces(address: int, first: int, pieces: Ints) -> None:
         block, within = (first + i) // (2 * each), (first + i) % (2 * each)
         start = soon.keys if within < each else soon.values
         pieces[i] = start + blocks[block] * soon.block_bytes + within % each * PIECE_BYTES
+
+
+@compiled
+def next_pieces(soon: int, first: int, last: int, pieces: Ints) -> int:
+    """Where the addresses of what a tile asks for stand now, 0 if fewer pieces are left up to `last`."""
+    if first + len(pieces) > last:
+        return 0
+    put_pieces(soon, first, pieces)
+    return pieces.ctypes.data

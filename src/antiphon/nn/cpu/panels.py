@@ -5,7 +5,7 @@ once, in order. Each sum is one chain of fused multiply-adds over the inputs in 
 row's bits don't depend on the rows beside it, nor on the CPU. A weight all of whose numbers are bf16's, as
 released checkpoints' are, is kept as them: half the bytes, the same products. Where it is asked for and the
 CPU has it, such a weight is multiplied in bf16: rows are rounded to it, two terms are one instruction, and
-sums are fp32.
+sums are fp32; where the CPU has AMX, by that (`amx`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ from numba.np.numpy_support import carray  # pyright: ignore[reportMissingImport
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.nn.cpu.compiler import compiled, has_pairs, lanes_of_registers
-from antiphon.nn.cpu.kv_prefetch import num_pieces, put_pieces
+from antiphon.nn.cpu.amx import (
+    PIECE_TILES,
+    TILE_ROWS,
+    TILE_TERMS,
+    bytes_of_rows,
+    lay_out_rows,
+    rows_times_by_amx,
+)
+from antiphon.nn.cpu.compiler import compiled, has_amx, has_pairs, lanes_of_registers
+from antiphon.nn.cpu.kv_prefetch import next_pieces, num_pieces
 from antiphon.nn.cpu.large_pages import on_large_pages
 from antiphon.nn.cpu.openmp import Loop, job_of, take
 from antiphon.nn.cpu.tiles import (
@@ -38,6 +46,9 @@ from antiphon.nn.cpu.tiles import (
 Ints = NDArray[np.int64]
 
 WHOLE, HALVES, PAIRS = int(TileForm.WHOLE), int(TileForm.HALVES), int(TileForm.PAIRS)
+
+AMX = 1 + max(TileForm)
+"""A job's form where weights in pairs are multiplied by AMX."""
 
 DEEPEST = 4096
 """Inputs at most: two panels and eight rows of them fit a core's second cache."""
@@ -98,9 +109,13 @@ def is_bf16(weight: Tensor) -> bool:
     return not bool((weight.contiguous().view(torch.int32) & 0xFFFF).any())
 
 
-Job = job_of("x weight out soon", "rows depth panels width share shares form before after parts")
-"""`soon`: the address, or 0, of what is read soon after this and other products (`asking`). Of its pieces
-this one asks for those that come after `before` and up to `after` of `parts`.
+AMX_BLOCK_BYTES = 1 << 20
+"""Of a block of rows in tiles at most: half a core's second cache."""
+
+Job = job_of("x weight out soon", "rows depth panels width share shares form block before after parts")
+"""`block` rows stay in a cache while a share of the panels passes by. `soon`: the address, or 0, of what is
+read soon after this and other products (`asking`). Of its pieces this one asks for those that come after
+`before` and up to `after` of `parts`.
 """
 
 
@@ -208,7 +223,7 @@ def rows_of_two(
     """Rows x of two panels."""
     (first, last), row_bytes = asks, (2 if job.form == PAIRS else 4) * job.depth
     while rows >= 8:
-        mine = next_pieces(job, first, last, pieces)
+        mine = next_pieces(job.soon, first, last, pieces)
         if job.form == PAIRS:
             next8by2_in_pairs(x, weight, job.depth, out, job.width, mine)
         elif job.form == HALVES:
@@ -219,15 +234,6 @@ def rows_of_two(
     if rows:
         rows_of_one(job, x, rows, weight, out, 0)
         rows_of_one(job, x, rows, weight + panel_bytes(job), out + LINE_BYTES, 0)
-
-
-@compiled
-def next_pieces(job: Any, first: int, last: int, pieces: Ints) -> int:
-    """Where the addresses of what a tile asks for stand now, 0 if fewer pieces are left up to `last`."""
-    if first + len(pieces) > last:
-        return 0
-    put_pieces(job.soon, first, pieces)
-    return pieces.ctypes.data
 
 
 @compiled
@@ -246,16 +252,33 @@ def round_numbers(x: int, count: int, out: int) -> None:
 
 
 @compiled
+def lay_out_block(job: Any, row: int, out: int) -> int:
+    """Where a block of rows, from `row` on, is as its form reads it: at `out` if it is rounded."""
+    x, rows = job.x + 4 * row * job.depth, min(job.block, job.rows - row)
+    if job.form == AMX:
+        lay_out_rows(x, rows, job.depth, out)
+    elif job.form == PAIRS:
+        round_numbers(x, rows * job.depth, out)
+    else:
+        return x
+    return out
+
+
+@compiled
 def multiply_panels(job: Any, x: int, row: int, panel: int, asks: tuple[int, int], pieces: Ints) -> None:
     """A share of the panels, from `panel` on, for a block of rows, from `row` on, which are at x. Meanwhile
     pieces are asked for, from one up to another, in turns of as many as `pieces` holds."""
-    rows, last = min(BLOCK_ROWS, job.rows - row), min(panel + job.share, job.panels)
+    rows, last = min(job.block, job.rows - row), min(panel + job.share, job.panels)
     out = job.out + 4 * row * job.width + LINE_BYTES * panel
     weight, first = job.weight + panel_bytes(job) * panel, asks[0]
+    if job.form == AMX:
+        count, width = last - panel, job.width
+        rows_times_by_amx(x, rows, weight, job.depth, count, out, width, job.soon, asks, pieces)
+        return
     few = FEW_ROWS_IN_PAIRS if job.form == PAIRS else FEW_ROWS
     while panel < last:
         if rows <= few or panel + 1 == last:
-            rows_of_one(job, x, rows, weight, out, next_pieces(job, first, asks[1], pieces))
+            rows_of_one(job, x, rows, weight, out, next_pieces(job.soon, first, asks[1], pieces))
             panels, tiles = 1, 1
         else:
             rows_of_two(job, x, rows, weight, out, (first, asks[1]), pieces)
@@ -267,29 +290,27 @@ def multiply_panels(job: Any, x: int, row: int, panel: int, asks: tuple[int, int
 def multiply(pointer: Any) -> None:
     """The loop's body: an item is a share of the panels for a block of rows, and of the pieces."""
     job = carray(pointer, 1)[0]
-    items = (job.rows + BLOCK_ROWS - 1) // BLOCK_ROWS * job.shares
-    pieces = np.empty((job.depth + PIECE_TERMS - 1) // PIECE_TERMS, np.int64)
+    items = (job.rows + job.block - 1) // job.block * job.shares
+    terms = TILE_TERMS * PIECE_TILES if job.form == AMX else PIECE_TERMS
+    pieces = np.empty((job.depth + terms - 1) // terms, np.int64)
     count = num_pieces(job.soon)
     start, end = count * job.before // max(job.parts, 1), count * job.after // max(job.parts, 1)
     each = (end - start + job.shares - 1) // job.shares
-    in_pairs, block_numel = job.form == PAIRS, BLOCK_ROWS * job.depth
-    rounded_rows = np.empty(min(job.rows * job.depth, block_numel) if in_pairs else 1, np.uint16)
-    rounded_block = -1  # whose rows they are
+    is_rounded = job.form == PAIRS or job.form == AMX  # numba takes longer for a tuple
+    room = bytes_of_rows(min(job.rows, job.block), job.depth) if is_rounded else 0
+    memory = np.empty(room + LINE_BYTES, np.uint8)
+    lines = (memory.ctypes.data + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+    x, laid_out = 0, -1  # which block is at x
     item = take(pointer, 1)
     while item < items:
         block, share = item // job.shares, item % job.shares
-        x = job.x + 4 * block * block_numel
-        if in_pairs:
-            if block != rounded_block:
-                count = min(block_numel, job.rows * job.depth - block * block_numel)
-                round_numbers(x, count, rounded_rows.ctypes.data)
-                rounded_block = block
-            x = rounded_rows.ctypes.data
+        if block != laid_out:
+            x, laid_out = lay_out_block(job, block * job.block, lines), block
         first = start + share * each
         last = first if block else min(first + each, end)  # the first block's have been asked for
-        multiply_panels(job, x, BLOCK_ROWS * block, job.share * share, (first, last), pieces)
+        multiply_panels(job, x, job.block * block, job.share * share, (first, last), pieces)
         item = take(pointer, 1)
-    rounded_rows[0] = 0  # an address keeps nothing alive
+    memory[0] = 0  # an address keeps nothing alive
 
 
 @cache
@@ -304,9 +325,17 @@ def product_job(x: Tensor, panels: Tensor, out: Tensor, threads: int, *, rounds:
     count, depth, _ = panels.shape
     share = share_of(count, threads)
     job = Job(x=x.data_ptr(), weight=panels.data_ptr(), out=out.data_ptr(), depth=depth)
-    job.form = WHOLE if panels.dtype is torch.float32 else PAIRS if rounds else HALVES
+    job.form = WHOLE if panels.dtype is torch.float32 else form_in_bf16(depth) if rounds else HALVES
+    job.block = BLOCK_ROWS
+    if job.form == AMX:
+        job.block = min(BLOCK_ROWS, AMX_BLOCK_BYTES // (2 * depth) // TILE_ROWS * TILE_ROWS)
     job.panels, job.width, job.share, job.shares = count, count * LANES, share, -(-count // share)
     return job
+
+
+def form_in_bf16(depth: int) -> int:
+    """How weights of such a depth are multiplied in bf16, on a CPU that `has_pairs`."""
+    return AMX if has_amx() and depth % TILE_TERMS == 0 else PAIRS
 
 
 def ask_for(jobs: Sequence[Any], soon: Any) -> None:
