@@ -144,7 +144,8 @@ def test_who_speaks_or_waits_comes_before_who_only_announced_a_turn() -> None:
     people.tell(TurnAdvised("a", expected_s=1.0), 0.0)
     people.tell(SpeechStarted("b"), 0.5)
     people.ask(1.0, "c", "p")
-    assert [*people.next_use.expected(1.5)] == ["b", "c", "a"]
+    people.tell(TurnAdvised("c", expected_s=5.0), 1.2)
+    assert [*people.next_use.expected(1.5)] == ["b", "c", "a"], "waits still"
     people.tell(SpeechStarted("a"), 2.0)
     assert [*people.next_use.expected(2.0)] == ["a", "b", "c"], "told of first"
 

@@ -136,8 +136,9 @@ class _TimedSession:
 
     due_at         when its KV is needed again; nan while nothing is known, or it is in use
     heard_to       when its last reply was played to its end; None: there is none, or it was cut
-    awaits         the reply that was asked for last, until something of it is heard: so long the session is
-                   expected. Transcriptions and other asides are none
+    asked          the reply that was asked for last, until something of it is heard. Transcriptions and other
+                   asides are none
+    awaits         the same, unless a turn was announced since: so long the session is expected for it
     spoke_at       when its person began to speak, last
     expected_at    when its next turn is complete, by its person's voice or an advisory
     since, until   its next turn is expected at any moment in between
@@ -150,6 +151,7 @@ class _TimedSession:
     due_at: float = nan
     heard_to: float | None = None
     is_speaking: bool = False
+    asked: str | None = None
     awaits: str | None = None
     spoke_at: float = nan
     expected_at: float = nan
@@ -160,8 +162,8 @@ class _TimedSession:
 
     @property
     def is_only_announced(self) -> bool:
-        """Of one that is expected: neither did its person speak, nor did they ask for a reply."""
-        return isnan(self.spoke_at) and self.awaits is None
+        """Of one that is expected: neither did its person speak, nor do they wait for a reply."""
+        return isnan(self.spoke_at) and self.asked is None
 
 
 class Expected(NamedTuple):
@@ -370,7 +372,7 @@ class NextUseTimes:
         self._unlist(name, session)
         self._coming.pop(name, None)
         self._expect(name, session, now, now + LONGEST_S, now)
-        session.awaits = fact.response
+        session.asked = session.awaits = fact.response
 
     def _cancelled(self, name: str, session: _TimedSession, fact: ResponseCancelled, now: float) -> None:
         if session.ended_unheard == fact.response:
@@ -411,11 +413,12 @@ class NextUseTimes:
         self, name: str, session: _TimedSession, response: str, is_over: bool, is_cut: bool, now: float
     ) -> None:
         """More of a reply is there, or it is over."""
-        if session.awaits == response:
+        if session.asked == response:
             self.num_changes += 1
-            session.awaits = None
-            self._expected = None
-            self._coming.pop(name, None)
+            session.asked = self._expected = None
+            if session.awaits == response:
+                session.awaits = None
+                self._coming.pop(name, None)
         heard = self._monitor.heard_reply(name)
         is_heard = heard is not None and heard.name == response
         if not is_heard and not (is_over and isnan(session.due_at)):

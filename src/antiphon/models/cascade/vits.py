@@ -204,7 +204,7 @@ class Vits:
     def _upsampled(self, name: str, x: Tensor, rate: int, kernel: int) -> Tensor:
         """A transposed convolution, [b, channels, n] -> [b, fewer channels, n * rate]."""
         weight, bias, edge = self._of(name + ".weight"), self._of(name + ".bias"), (kernel - rate) // 2
-        if not self._packs or kernel % rate:
+        if not self._packs or kernel % rate or (kernel - rate) % 2:
             return F.conv_transpose1d(x, weight, bias, stride=rate, padding=edge)
         if name not in self._packed:
             self._packed[name] = PackedConv(*as_ordinary(weight, bias, rate))
