@@ -38,7 +38,7 @@ Places = tuple[int, int, int, int]
 """Addresses of an item's queries, of panels, of scores, and of what is rounded."""
 
 Sizes = tuple[int, int, int]
-"""An item's query heads, keys that it reads, and as many as a product is padded to."""
+"""An item's query heads, keys that its last query sees, and as many as a product is padded to."""
 
 MOST_ROWS = 128
 """Query heads of an item: enough for laying out keys and values to be little beside the products."""
@@ -70,15 +70,20 @@ def lay_out_keys(job: Any, row: int, head: int, count: int, keys: Floats, panels
 
 
 @compiled
-def lay_out_values(job: Any, row: int, head: int, count: int, values: Floats, panels: Floats) -> None:
-    """values [slots * K, d] of one head -> panels [d / 16 * count, 16]."""
-    table = integers(job.tables, job.num_rows, job.width)[row]
-    for place in range(count):
+def lay_out_values(job: Any, row: int, head: int, sizes: Sizes, values: Floats, panels: Floats) -> None:
+    """values [slots * K, d] of one head -> panels [d / 16 * padded, 16]; zeros behind them: what another
+    request left in the rest of a block may be no number, which a share of 0 does not hide."""
+    table, (_, seen, padded) = integers(job.tables, job.num_rows, job.width)[row], sizes
+    for place in range(seen):
         slot = table[place // job.block_size] * job.block_size + place % job.block_size
         value = values[slot * job.kv_heads + head]
         for part in range(job.dim // LANES):
             for lane in range(LANES):
-                panels[part * count + place, lane] = value[part * LANES + lane]
+                panels[part * padded + place, lane] = value[part * LANES + lane]
+    for part in range(job.dim // LANES):
+        for place in range(seen, padded):
+            for lane in range(LANES):
+                panels[part * padded + place, lane] = np.float32(0)
 
 
 @compiled
@@ -108,17 +113,21 @@ def clear(panels: Words, first: int) -> None:
 @compiled
 def lay_out_value_pairs(job: Any, row: int, head: int, sizes: Sizes, panels: int) -> None:
     """values of one head as bf16 -> panels, an address, [d / 16 * padded / 2, 16], a word for two neighbours'
-    numbers; zeros behind them."""
-    table, (_, count, padded) = integers(job.tables, job.num_rows, job.width)[row], sizes
-    if padded > count:
-        clear(words(panels, job.dim // LANES * padded // 2, LANES), 0)
-    for place in range(0, count, 2):
+    numbers; zeros behind them, as in `lay_out_values`."""
+    table, (_, seen, padded) = integers(job.tables, job.num_rows, job.width)[row], sizes
+    for place in range(0, seen, 2):
         slot = table[place // job.block_size] * job.block_size + place % job.block_size
         value = job.values + 4 * (slot * job.kv_heads + head) * job.dim
         following = value + 4 * job.kv_heads * job.dim
         for part in range(job.dim // LANES):
             across = LINE_BYTES * part
             pair_lines(value + across, following + across, panels + LINE_BYTES * (part * padded + place) // 2)
+    lines = words(panels, job.dim // LANES * padded // 2, LANES)
+    for part in range(job.dim // LANES):
+        for line in range(part * padded // 2 + seen // 2, (part + 1) * padded // 2):
+            is_half = seen % 2 == 1 and line == part * padded // 2 + seen // 2
+            for lane in range(LANES):
+                lines[line, lane] = lines[line, lane] & np.uint32(0xFFFF if is_half else 0)
 
 
 @compiled
@@ -139,9 +148,10 @@ def times_in_bf16(
 @compiled
 def score_keys(job: Any, row: int, head: int, sizes: Sizes, places: Places) -> None:
     """The products of the queries with the first keys of a head."""
-    (rows, held, padded), (x, panels, scores, spare) = sizes, places
+    (rows, seen, padded), (x, panels, scores, spare) = sizes, places
     keys, count = floats(job.keys, job.num_slots * job.kv_heads, job.dim), padded // LANES
     if job.form != WHOLE:
+        held = (seen + LANES - 1) // LANES * LANES
         lay_out_key_pairs(job, row, head, held, words(panels, count * job.dim // 2, LANES))
         times_in_bf16(job, x, spare, rows, panels, job.dim, count, scores)
     else:
@@ -158,7 +168,7 @@ def mix_values(job: Any, row: int, head: int, sizes: Sizes, places: Places) -> N
         lay_out_value_pairs(job, row, head, sizes, panels)
         times_in_bf16(job, shares, spare, rows, panels, padded, count, x)
     else:
-        lay_out_values(job, row, head, padded, values, floats(panels, count * padded, LANES))
+        lay_out_values(job, row, head, sizes, values, floats(panels, count * padded, LANES))
         panels_times(shares, rows, panels, padded, count, x, job.dim)
 
 
@@ -174,11 +184,10 @@ def attend_queries(job: Any, chunk: Ints, first: int, head: int, address: int) -
     """Some queries of a chunk, from `first` on, over one KV head, computed in the memory at `address`."""
     count, group = min(job.queries, chunk[2] - first), job.heads // job.kv_heads
     seen, rows = chunk[3] + first + 1, count * group
-    held = (seen + count - 1 + LANES - 1) // LANES * LANES
-    padded = padded_to(job, held)
+    padded = padded_to(job, seen + count - 1)
     panels = address + 4 * rows * job.dim
     scores = panels + 4 * padded * job.dim
-    sizes, places = (rows, held, padded), (address, panels, scores, scores + 4 * rows * padded)
+    sizes, places = (rows, seen + count - 1, padded), (address, panels, scores, scores + 4 * rows * padded)
     x, marks = floats(address, rows, job.dim), floats(scores, rows, padded)
     q = floats(job.q, job.tokens * job.heads, job.dim)
     out = floats(job.out, job.tokens * job.heads, job.dim)
