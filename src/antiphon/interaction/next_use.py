@@ -272,8 +272,8 @@ class NextUseTimes:
 
     def expected(self, now: float) -> Iterator[str]:
         """Sessions whose next turn is coming: those whose person speaks or waits for a reply, then those of
-        which it was only announced, so that who advises keeps nobody's place who speaks; each the first
-        first."""
+        which it was only announced, so that a client that advises takes no place from people who speak; each
+        the first first."""
         return iter(self._expected_at(now).names)
 
     def expects_at(self, now: float) -> float:

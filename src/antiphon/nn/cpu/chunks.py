@@ -81,9 +81,7 @@ def lay_out_values(job: Any, row: int, head: int, sizes: Sizes, values: Floats, 
             for lane in range(LANES):
                 panels[part * padded + place, lane] = value[part * LANES + lane]
     for part in range(job.dim // LANES):
-        for place in range(seen, padded):
-            for lane in range(LANES):
-                panels[part * padded + place, lane] = np.float32(0)
+        panels[part * padded + seen : (part + 1) * padded] = np.float32(0)
 
 
 @compiled
@@ -99,15 +97,7 @@ def lay_out_key_pairs(job: Any, row: int, head: int, count: int, panels: Words) 
             round_numbers(job.keys + 4 * place, job.dim, key.ctypes.data)
             for i in range(pairs):
                 panels[first // LANES * pairs + i, lane] = key[i]
-    clear(panels, count // LANES * pairs)
-
-
-@compiled
-def clear(panels: Words, first: int) -> None:
-    """Zeros from a line on."""
-    for line in range(first, len(panels)):
-        for lane in range(LANES):
-            panels[line, lane] = np.uint32(0)
+    panels[count // LANES * pairs :] = np.uint32(0)
 
 
 @compiled
@@ -124,10 +114,10 @@ def lay_out_value_pairs(job: Any, row: int, head: int, sizes: Sizes, panels: int
             pair_lines(value + across, following + across, panels + LINE_BYTES * (part * padded + place) // 2)
     lines = words(panels, job.dim // LANES * padded // 2, LANES)
     for part in range(job.dim // LANES):
-        for line in range(part * padded // 2 + seen // 2, (part + 1) * padded // 2):
-            is_half = seen % 2 == 1 and line == part * padded // 2 + seen // 2
-            for lane in range(LANES):
-                lines[line, lane] = lines[line, lane] & np.uint32(0xFFFF if is_half else 0)
+        first, behind = (part * padded + seen) // 2, (part * padded + seen + 1) // 2
+        for lane in range(LANES * (behind - first)):  # the last value's words: its neighbour is another's
+            lines[first, lane] &= np.uint32(0xFFFF)
+        lines[behind : (part + 1) * padded // 2] = np.uint32(0)
 
 
 @compiled
