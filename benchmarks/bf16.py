@@ -198,12 +198,19 @@ def shape(sizes: tuple[int, int], rows: int, repeats: int) -> dict[str, Any]:
         "sizes": list(sizes),
         "weights": count,
         "rows": rows,
-        "bf16_ms": bf16,
-        "pairs_ms": in_pairs,
-        "torch_bf16_ms": min(others),
+        **beside_torch(bf16, in_pairs, min(others), rows * out * depth * count),
         "over_pairs": round(in_pairs / bf16, 2),
-        "of_torchs_speed": round(min(others) / bf16, 2),
-        "gflop_per_s": round(2e-6 * rows * out * depth * count / bf16),
+    }
+
+
+def beside_torch(bf16_ms: float, pairs_ms: float, torch_ms: float, terms: int) -> dict[str, float]:
+    """Of products of so many terms in all."""
+    return {
+        "bf16_ms": bf16_ms,
+        "pairs_ms": pairs_ms,
+        "torch_bf16_ms": torch_ms,
+        "of_torchs_speed": round(torch_ms / bf16_ms, 2),
+        "gflop_per_s": round(2e-6 * terms / bf16_ms),
     }
 
 
@@ -218,12 +225,8 @@ def products(model: Model, rows: int, repeats: int) -> dict[str, Any]:
     return {
         "rows": rows,
         "fp32_ms": fp32,
-        "bf16_ms": bf16,
-        "pairs_ms": in_pairs,
-        "torch_bf16_ms": min(others),
+        **beside_torch(bf16, in_pairs, min(others), rows * out * depth * len(weights)),
         "gain": round(fp32 / bf16, 2),
-        "of_torchs_speed": round(min(others) / bf16, 2),
-        "gflop_per_s": round(2e-6 * rows * out * depth * len(weights) / bf16),
     }
 
 
